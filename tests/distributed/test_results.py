@@ -194,12 +194,13 @@ def rank(number: int, computing: float, clock_hz: float = 1.98e9) -> RankTimes:
 def test_a_slower_gpu_is_named_with_what_differs() -> None:
     measured = make(name="step", seconds=(1e-3,) * 50)
     same = [rank(0, 5e-4), rank(1, 5e-4)]
-    assert not _slower(same, measured)
+    assert not [*_slower(same, measured)]
     (sentence,) = _slower([*same, rank(2, 6e-4, 1.5e9)], measured)
     assert sentence.startswith("rank 2 of the group (global rank 4) (cuda:2")
     assert "1500 MHz" in sentence
     assert "sw_power_cap" in sentence
-    assert not _slower([rank(0, 4e-4), rank(1, 6e-4), rank(2, 6e-4)], measured)  # no single one
+    three = [rank(0, 4e-4), rank(1, 6e-4), rank(2, 6e-4)]
+    assert not [*_slower(three, measured)]  # no single one
 
 
 def test_a_sparse_tensor_has_the_bytes_of_its_parts() -> None:

@@ -172,11 +172,11 @@ def resolve(asked: Iterable[str], chip: GpuChip) -> Wanted:
         elif name in GROUPS:
             for names in GROUPS[name].metrics.values():
                 described = zip(names, chip.describe(names), strict=True)
-                found = next((each for each, known in described if known), None)
-                if found is None:
+                metric = next((each for each, known in described if known), None)
+                if metric is None:
                     left_out[names[0]] = f"{chip.name} does not count it"
                 else:
-                    metrics[found] = None
+                    metrics[metric] = None
         elif name in NVPROF:
             translated[name] = _translate(name, chip)
             metrics.update(dict.fromkeys(translated[name]))

@@ -39,11 +39,11 @@ def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:
 
 def parse_cpus(text: str) -> set[int]:
     """Parse a CPU list in the kernel's format, e.g. ``0-3,8``."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def written_cpus(cpus: Iterable[int]) -> str:
@@ -59,14 +59,14 @@ def written_cpus(cpus: Iterable[int]) -> str:
 
 def by_core(cpus: Iterable[int], root: Path = _CPUS) -> list[int]:
     """Sort CPUs so that the hardware threads of a core are next to each other."""
-    found = {}
+    cores = {}
     for cpu in cpus:
         try:
             siblings = (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
         except OSError:
             siblings = str(cpu)
-        found[cpu] = min(parse_cpus(siblings))
-    return sorted(found, key=lambda cpu: (found[cpu], cpu))
+        cores[cpu] = min(parse_cpus(siblings))
+    return sorted(cores, key=lambda cpu: (cores[cpu], cpu))
 
 
 def check_pin(cpu: int | None) -> None:
@@ -101,10 +101,10 @@ def remote_share(
         if tensor.device.type == "cpu" and tensor.numel()
         for address in _pages_of(tensor)
     ]
-    found = _nodes_of(addresses)
-    if found is None:
+    page_nodes = _nodes_of(addresses)
+    if page_nodes is None:
         return None, "the system does not report the NUMA node of memory pages"
-    known = [node for node in found if node >= 0]  # negative: the page has not been touched
+    known = [node for node in page_nodes if node >= 0]  # negative: the page has not been touched
     return (sum(node not in own for node in known) / len(known) if known else None), ""
 
 

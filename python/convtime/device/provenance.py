@@ -83,17 +83,17 @@ def provenance(device: torch.device, patience: float = math.inf) -> dict[str, An
 
 def tracers() -> list[str]:
     """List the active tools that slow down Python calls, e.g. ``sys.settrace (coverage)``."""
-    found = []
+    tools = []
     for setter, active in (("settrace", sys.gettrace()), ("setprofile", sys.getprofile())):
         if active is not None:
-            found.append(f"sys.{setter} ({_tool_of(active)})")
+            tools.append(f"sys.{setter} ({_tool_of(active)})")
     monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
     if monitoring is not None:
-        tools = (monitoring.get_tool(tool) for tool in range(_MONITORING_TOOLS))
-        found += [f"sys.monitoring ({tool})" for tool in tools if tool is not None]
+        names = (monitoring.get_tool(number) for number in range(_MONITORING_TOOLS))
+        tools += [f"sys.monitoring ({name})" for name in names if name is not None]
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-        found.append("torch.profiler")
-    return found
+        tools.append("torch.profiler")
+    return tools
 
 
 def _tool_of(function: object) -> str:

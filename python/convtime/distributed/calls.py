@@ -73,9 +73,9 @@ class Calls:
 
     def costs(self) -> list[float]:
         """Return the usual duration of each candidate's last calls in seconds, waits excluded."""
-        found = [sorted(each)[9 * len(each) // 10] if each else 0.0 for each in self._costs]
+        costs = [sorted(each)[9 * len(each) // 10] if each else 0.0 for each in self._costs]
         self._costs = [[] for _ in self._costs]
-        return found
+        return costs
 
     def begin(self, instant: float | None, costs: Sequence[float]) -> None:
         """Begin a batch.
@@ -95,7 +95,7 @@ class Calls:
     def take(self) -> list[Stamps]:
         """Return the stamps of each candidate's calls since begin(); the device is idle."""
         collectives = sorted(self._collectives.take())
-        found = []
+        stamps = []
         for marked in self._marked:
             begins = self._timestamps.times([begin for begin, _ in marked])
             marked_ends = self._timestamps.times([end for _, end in marked])
@@ -108,8 +108,8 @@ class Calls:
                 if self._on_gpu
                 else [_first_within(collectives, *each) for each in zip(begins, ends, strict=True)]
             )
-            found.append(Stamps(begins, arrivals, ends))
-        return found
+            stamps.append(Stamps(begins, arrivals, ends))
+        return stamps
 
     def _wrapped(self, index: int, candidate: Candidate) -> Candidate:
         candidate = timed_part(candidate)

@@ -110,15 +110,15 @@ def check_ranks(
         "the ranks are checked", _facts(coordinator, candidates, options, devices)
     )
     for what in (*_COMPARED, *_SHARED_OPTIONS):
-        found = [each["compared"][what] for each in everyone]
-        odd = next((rank for rank, each in enumerate(found) if each != found[0]), None)
+        values = [each["compared"][what] for each in everyone]
+        odd = next((rank for rank, each in enumerate(values) if each != values[0]), None)
         if odd is not None:
             subject = _COMPARED.get(what, f"option {what}")
             coordinator.fail(
                 "input",
                 None,
-                f"all ranks must have the same {subject}, got {found[0]!r} on "
-                f"{coordinator.names[0]} and {found[odd]!r} on {coordinator.names[odd]}",
+                f"all ranks must have the same {subject}, got {values[0]!r} on "
+                f"{coordinator.names[0]} and {values[odd]!r} on {coordinator.names[odd]}",
             )
     if reason := _refusal(options):
         coordinator.fail("input", None, reason)

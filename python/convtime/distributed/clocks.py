@@ -83,13 +83,13 @@ def offset_of(coordinator: Coordinator) -> Offset:
     """
     if is_shared(coordinator):
         return Offset(now(), 0.0, _READING_SECONDS)
-    found = Offset(now(), 0.0, _READING_SECONDS)
+    offset = Offset(now(), 0.0, _READING_SECONDS)
     own = coordinator.processes[0].clock
     for rank, process in enumerate(coordinator.processes):
         if process.clock != own and coordinator.rank in (0, rank):
-            found = _exchange(coordinator, rank)
+            offset = _exchange(coordinator, rank)
     coordinator.gather("the clocks are compared", None)
-    return found
+    return offset
 
 
 def _exchange(coordinator: Coordinator, rank: int) -> Offset:
@@ -105,15 +105,15 @@ def _exchange(coordinator: Coordinator, rank: int) -> Offset:
         return []
 
     def ask(store: Store, wait: Wait) -> list[tuple[int, int, int]]:
-        found = []
+        trips = []
         for asked, answered in keys:
             sent = now()
             store.set(asked, "")
             wait([answered])
-            found.append((sent, now(), int(store.get(answered))))
+            trips.append((sent, now(), int(store.get(answered))))
             store.delete_key(asked)
             store.delete_key(answered)
-        return found
+        return trips
 
     trips: list[tuple[int, int, int]] = coordinator.run(answer if coordinator.rank == 0 else ask)
     return bound_offset(trips) if trips else Offset(now(), 0.0, _READING_SECONDS)
@@ -208,8 +208,8 @@ class EventTimestamps(Timestamps):
             end.record()
             pairs.append((begin, end))
         pairs[-1][1].synchronize()
-        found: float = statistics.median(1e6 * begin.elapsed_time(end) for begin, end in pairs)
-        return max(0.0, found - _KNOWN_NS)
+        apart: float = statistics.median(1e6 * begin.elapsed_time(end) for begin, end in pairs)
+        return max(0.0, apart - _KNOWN_NS)
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
@@ -221,6 +221,6 @@ class EventTimestamps(Timestamps):
         """Return the events' times; the events are used again."""
         assert self._origin is not None
         event, nanoseconds = self._origin
-        found = [nanoseconds + 1e6 * event.elapsed_time(mark) for mark in timestamps]
+        times = [nanoseconds + 1e6 * event.elapsed_time(mark) for mark in timestamps]
         self._unused.extend(timestamps)
-        return found
+        return times

@@ -60,10 +60,10 @@ class Process:
         """Return whether it is ``alive``, ``stopped`` or ``ended``; ``unknown`` elsewhere."""
         if self.pids != this_process().pids:
             return "unknown"
-        found = _stat(self.pid)
-        if found is None or found[0] in ("Z", "X") or found[1] != self.started:
+        stat = _stat(self.pid)
+        if stat is None or stat[0] in ("Z", "X") or stat[1] != self.started:
             return "ended"
-        return "stopped" if found[0] in ("T", "t") else "alive"
+        return "stopped" if stat[0] in ("T", "t") else "alive"
 
 
 def this_process() -> Process:
@@ -202,16 +202,16 @@ class Coordinator:
         def exchange(store: Store, wait: Wait) -> list[Any]:
             store.set(keys[self.rank], text)
             wait(keys)
-            found = [json.loads(text) for text in store.multi_get(keys)]
+            values = [json.loads(text) for text in store.multi_get(keys)]
             if step > 0:  # all ranks have read it: they are at this step
                 store.delete_key(f"{step - 1}/{self.rank}")
-            return found
+            return values
 
-        found = self.run(exchange)
-        for rank, (theirs, _) in enumerate(found):
+        values = self.run(exchange)
+        for rank, (theirs, _) in enumerate(values):
             if theirs != label:
                 self.fail("late", rank, f"is at the step {theirs!r} where others are at {label!r}")
-        return [each for _, each in found]
+        return [each for _, each in values]
 
     def run(self, job: _Job) -> Any:
         """Run a function of the store in the store's thread, and return its result.
@@ -416,7 +416,7 @@ class Coordinator:
     def _laggard(self) -> Failure:
         """Return the failure of the rank that has come least far."""
         late = f"within timeout={self._timeout:g} s"
-        found: dict[int, Progress] = {self.rank: self._progress()}
+        progress: dict[int, Progress] = {self.rank: self._progress()}
         for rank in range(self.size):
             if rank == self.rank:
                 continue
@@ -429,9 +429,9 @@ class Coordinator:
                     "call at the same time"
                 )
                 return Failure("absent", rank, reason, self.calling)
-            found[rank] = tuple(json.loads(self._store.get(f"beat/{rank}"))[1])
-        rank = min(found, key=lambda each: found[each])
-        where = behind(found[rank], max(found.values()))
+            progress[rank] = tuple(json.loads(self._store.get(f"beat/{rank}"))[1])
+        rank = min(progress, key=lambda each: progress[each])
+        where = behind(progress[rank], max(progress.values()))
         if not where:
             reason = f"and all others did not finish {late}; allow more time"
         else:
@@ -522,8 +522,8 @@ def abort(groups: Sequence[dist.ProcessGroup]) -> str:
 
 def _backends(group: dist.ProcessGroup) -> list[Any]:
     """Return the backends of a group's devices, each once."""
-    found = [group._get_backend(device) for device in group._device_types]
-    return list({id(backend): backend for backend in found}.values())
+    backends = [group._get_backend(device) for device in group._device_types]
+    return list({id(backend): backend for backend in backends}.values())
 
 
 def groups_here() -> list[dist.ProcessGroup]:

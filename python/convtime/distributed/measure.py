@@ -71,7 +71,7 @@ def measure_in_group(
     watched = None
     if group is None:
         watched = _watch(candidates, options, devices)
-        groups = {id(found): found for each in watched for found in each.groups}
+        groups = {id(group): group for call in watched for group in call.groups}
         group = next(iter(groups.values())) if len(groups) == 1 else None
     group = group_of(group)
     everywhere = groups_here()  # a call that was not watched yet may use any group
@@ -87,7 +87,7 @@ def measure_in_group(
             watched = _watch(candidates, options, devices)
         refuse_unfinished(coordinator, candidates, watched)
         coordinator.calling = True
-        used = (found for each in watched for found in each.groups)
+        used = (group for call in watched for group in call.groups)
         coordinator.groups_used = [*{id(each): each for each in (group, *used)}.values()]
         timestamps = EventTimestamps() if devices.on_gpu else Timestamps()
         calls = Calls(candidates, timestamps, stamps, on_gpu=devices.on_gpu)

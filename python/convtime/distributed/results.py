@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,8 +167,8 @@ def _communication(
         for communicating, computing, busy in zip(own, others, measured.busy_seconds, strict=True)
     ]
     exposed = [max(0.0, each - part) for each, part in zip(own, hidden, strict=True)]
-    found = Communication(*map(statistics.median, (own, exposed, hidden)))
-    return found, own, others, ""
+    communication = Communication(*map(statistics.median, (own, exposed, hidden)))
+    return communication, own, others, ""
 
 
 def _device_state(device: torch.device) -> dict[str, Any]:
@@ -366,45 +366,40 @@ def _interval(
     return low, high
 
 
-def _slower(times: Sequence[RankTimes], measured: Measurement) -> list[str]:
-    """Return a sentence for each rank that computes longer than all others, beyond intervals."""
+def _slower(times: Sequence[RankTimes], measured: Measurement) -> Iterator[str]:
+    """Yield a sentence for each rank that computes longer than all others, beyond intervals."""
     if len(times) < 2 or not all(each.computing_seconds for each in times):
-        return []
+        return
     intervals = [_interval(each.computing_seconds, measured, 0.0) for each in times]
     least = max(_MATTERS * measured.median, _MATTERS_SECONDS)
-    found = []
     for each, interval in zip(times, intervals, strict=True):
         others = [other for other in times if other is not each]
         highest = max(statistics.median(other.computing_seconds) for other in others)
         highs = [other[1] for other in intervals if other is not None and other is not interval]
         own = statistics.median(each.computing_seconds)
-        if interval is None or interval[0] <= max(highs, default=highest) + least:
-            continue
-        differing = "".join(_differences(each, others))
-        found.append(
-            f"{rank_name(each.rank, each.global_rank)} ({each.device} of {each.process}) computes "
-            f"for {format_seconds(own)} per call, all others for at most {format_seconds(highest)}"
-            f"{differing}"
-        )
-    return found
+        if interval is not None and interval[0] > max(highs, default=highest) + least:
+            differing = "".join(_differences(each, others))
+            yield (
+                f"{rank_name(each.rank, each.global_rank)} ({each.device} of {each.process}) "
+                f"computes for {format_seconds(own)} per call, all others for at most "
+                f"{format_seconds(highest)}{differing}"
+            )
 
 
-def _differences(slow: RankTimes, others: Sequence[RankTimes]) -> list[str]:
-    """Return how the device of a slower rank differs from all others, as parts of a sentence."""
-    found = []
+def _differences(slow: RankTimes, others: Sequence[RankTimes]) -> Iterator[str]:
+    """Yield how the device of a slower rank differs from all others, as parts of a sentence."""
     if all(other.device_name != slow.device_name for other in others):
-        found.append(f"; it is {slow.device_name}")
+        yield f"; it is {slow.device_name}"
     if slow.state is not None and slow.state.sm_clock_hz is not None:
         clocks = [other.state.sm_clock_hz for other in others if other.state is not None]
         known = [clock for clock in clocks if clock is not None]
         if known and slow.state.sm_clock_hz < 0.98 * min(known):
-            found.append(
+            yield (
                 f"; its SM clock is {slow.state.sm_clock_hz / 1e6:.0f} MHz, the others' at least "
                 f"{min(known) / 1e6:.0f} MHz"
             )
     if slow.state is not None and slow.state.throttle_reasons:
-        found.append(f"; it is throttled by {', '.join(slow.state.throttle_reasons)}")
+        yield f"; it is throttled by {', '.join(slow.state.throttle_reasons)}"
     widths = [other.link_width for other in others if other.link_width is not None]
     if slow.link_width is not None and widths and slow.link_width < min(widths):
-        found.append(f"; its PCIe link has {slow.link_width} lanes, the others' {min(widths)}")
-    return found
+        yield f"; its PCIe link has {slow.link_width} lanes, the others' {min(widths)}"

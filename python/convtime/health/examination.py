@@ -209,7 +209,7 @@ def _judge_spread(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
         if timing.spread is not None:
             spreads.setdefault(timing.name, (timing.spread, timing.method))
     worth_a_word, meaningless = SPREAD_LIMITS
-    wide = {name: found for name, found in spreads.items() if found[0] > worth_a_word}
+    wide = {name: spread for name, spread in spreads.items() if spread[0] > worth_a_word}
     for name, (spread, method) in wide.items():
         yield Finding(
             "spread",

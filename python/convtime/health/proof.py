@@ -110,20 +110,20 @@ def _unchecked(name: str, record: ProofRecord, part: str) -> Promise:
 def _durations(record: ProofRecord) -> Iterator[Promise]:
     for method, (share, least) in DURATION_LIMITS.items():
         name = f"known durations by {method}"
-        found = [each for each in record.differences if each.method == method]
-        if not found:
+        differences = [each for each in record.differences if each.method == method]
+        if not differences:
             yield _unchecked(name, record, method)
             continue
         # Errors are in units of the limit: at most 1 is allowed.
         errors = [
             abs(each.measured - each.expected) / (max(share * each.expected, least) + each.tick)
-            for each in found
+            for each in differences
         ]
-        worst = found[errors.index(max(errors))]
+        worst = differences[errors.index(max(errors))]
         yield Promise(
             name,
             max(errors) <= 1,
-            f"{len(found)} differences; largest error: "
+            f"{len(differences)} differences; largest error: "
             f"{format_seconds(abs(worst.measured - worst.expected))} of "
             f"{format_seconds(worst.expected)} (allowed: {share:.0%} or {format_seconds(least)}, "
             f"plus a tick of {format_seconds(worst.tick)})",
@@ -133,18 +133,18 @@ def _durations(record: ProofRecord) -> Iterator[Promise]:
 def _intervals(record: ProofRecord) -> Promise:
     """Check the intervals of method ``kernel``, which has no method overhead."""
     name = "intervals hold known durations"
-    found = [each for each in record.differences if each.method == "kernel"]
-    if not found:
+    differences = [each for each in record.differences if each.method == "kernel"]
+    if not differences:
         return _unchecked(name, record, "kernel")
     # The known duration has an uncertainty of half a tick.
     held = sum(
         each.interval[0] - each.tick / 2 <= each.expected <= each.interval[1] + each.tick / 2
-        for each in found
+        for each in differences
     )
     return Promise(
         name,
-        not is_too_few(held, len(found), COVERAGE),
-        f"{held} of {len(found)} 95 % intervals contain the truth (promised: {COVERAGE:.0%})",
+        not is_too_few(held, len(differences), COVERAGE),
+        f"{held} of {len(differences)} 95 % intervals contain the truth (promised: {COVERAGE:.0%})",
     )
 
 
@@ -194,13 +194,13 @@ def _equal_pairs(record: ProofRecord) -> Promise:
 def _regimes(record: ProofRecord) -> Iterator[Promise]:
     for regime in _REGIMES:
         name = f"regime {regime} repeats"
-        found = record.regimes.get(regime)
-        if found is None:
+        medians = record.regimes.get(regime)
+        if medians is None:
             yield _unchecked(name, record, regime)
-        elif isinstance(found, str):
-            yield Promise(name, None, f"it was not reached: {found}")
+        elif isinstance(medians, str):
+            yield Promise(name, None, f"it was not reached: {medians}")
         else:
-            first, second = found
+            first, second = medians
             difference = abs(second / first - 1)
             yield Promise(
                 name,
@@ -249,8 +249,8 @@ def measure_promises(
     def attempt(part: str, measured: Callable[[], Any], otherwise: Any) -> Any:
         on_part(part)
         try:
-            found = measured()
-            return list(found) if isinstance(found, Iterator) else found
+            result = measured()
+            return list(result) if isinstance(result, Iterator) else result
         except RuntimeError as error:  # one failed part must not discard the others
             failures[part] = one_line(error)
             return otherwise
@@ -265,9 +265,9 @@ def measure_promises(
             ratios=tuple(attempt("overlap", functools.partial(_ratios, device), ())),
             pairs=tuple(attempt("pairs", functools.partial(_pairs, device), ())),
             regimes={
-                regime: found
+                regime: medians
                 for regime in _REGIMES
-                if (found := attempt(regime, functools.partial(_in_regime, regime, device), None))
+                if (medians := attempt(regime, functools.partial(_in_regime, regime, device), None))
             },
             failures=failures,
         )

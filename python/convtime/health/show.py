@@ -19,16 +19,16 @@ def _device(seen: Examination) -> str:
 
 
 def printed(seen: Examination) -> Iterator[Block]:
-    found = seen.findings
-    failed = sum(finding.status == "failed" for finding in found)
-    advised = sum(finding.status == "advice" for finding in found)
+    findings = seen.findings
+    failed = sum(finding.status == "failed" for finding in findings)
+    advised = sum(finding.status == "advice" for finding in findings)
     yield Line(f"{_device(seen)}; torch {seen.provenance['torch']}")
     yield _durations_table(seen.known_durations)
     yield _operations_table(seen.operations)
     yield Line(f"ceilings: {seen.ceilings}")
-    yield findings_table(found)
+    yield findings_table(findings)
     yield Line(
-        f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
+        f"{len(findings)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
         role="answer",
     )
 

@@ -129,7 +129,9 @@ def fuse_chains(
         placeholders, for the weight and the bias.
     """
     # The graphs of checkpoints are not given constants, so that they fold in each call.
-    found = [each for body in inline_checkpoints(module) for each in _fuse(body, {}, [], names)]
+    convolutions = [
+        each for body in inline_checkpoints(module) for each in _fuse(body, {}, [], names)
+    ]
     constants = {
         node: position
         for position, (node, value) in enumerate(
@@ -138,7 +140,7 @@ def fuse_chains(
         if is_constant(value) and not any(node in _written_by(user) for user in node.users)
     }
     foldings: list[Folding] = []
-    return found + _fuse(module, constants, foldings, names), foldings
+    return convolutions + _fuse(module, constants, foldings, names), foldings
 
 
 def _fuse(
@@ -149,24 +151,24 @@ def _fuse(
 ) -> list[Convolution]:
     """Fuse the chains of one graph, and return all of its convolutions."""
     graph = module.graph
-    found: list[Convolution] = []
+    convolutions: list[Convolution] = []
     for node in list(graph.nodes):
         if node.target in _TRANSPOSED:
             reason = "it is a transposed convolution, and cuDNN fuses nothing after those"
-            found.append((_module_of(node, names) or f"[{_name(node)}]", reason))
+            convolutions.append((_module_of(node, names) or f"[{_name(node)}]", reason))
         if node.op != "call_function" or node.target not in _SPATIAL:
             continue
         name = _module_of(node, names) or f"[{_name(node)}]"
         chain = _follow(node)
         reason = _why_not(chain)
         if not reason:
-            found.append(FusedConvolution(name, tuple(_steps(chain, names))))
+            convolutions.append(FusedConvolution(name, tuple(_steps(chain, names))))
             _rewrite(graph, chain, constants, foldings)
         else:
-            found.append((name, reason))
+            convolutions.append((name, reason))
     graph.lint()
     module.recompile()
-    return found
+    return convolutions
 
 
 def _steps(chain: _Chain, names: Mapping[int, str]) -> Iterator[str]:

@@ -73,16 +73,16 @@ class Fusing:
         self._constants = {id(tensor): tensor for tensor in constants}
         self._names = names or {}
         self._folded = FoldedTensors(self._is_constant)
-        self._found: list[Convolution] = []
+        self._convolutions: list[Convolution] = []
         self._lock = threading.Lock()
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Backend:
         """Fuse the convolutions of a graph, and let the other backend compile it."""
         fused = fx.GraphModule(module, copy.deepcopy(module.graph))  # Dynamo reads its own later
         fused.meta = dict(module.meta)
-        found, foldings = fuse_chains(fused, inputs, self._is_constant, self._names)
+        convolutions, foldings = fuse_chains(fused, inputs, self._is_constant, self._names)
         with self._lock:
-            self._found += found
+            self._convolutions += convolutions
         if not foldings:
             compiled: Backend = self.backend(fused, inputs, **options)
             return compiled
@@ -102,10 +102,10 @@ class Fusing:
     @property
     def report(self) -> Fusion:
         """The convolutions of all graphs that were captured so far."""
-        found = [*dict.fromkeys(self._found)]
-        fused = [each for each in found if isinstance(each, FusedConvolution)]
+        convolutions = [*dict.fromkeys(self._convolutions)]
+        fused = [each for each in convolutions if isinstance(each, FusedConvolution)]
         names = {each.name for each in fused}
-        left = [each for each in found if isinstance(each, tuple) and each[0] not in names]
+        left = [each for each in convolutions if isinstance(each, tuple) and each[0] not in names]
         return Fusion(tuple(fused), tuple(left))
 
     def _is_constant(self, tensor: object) -> bool:
@@ -182,14 +182,14 @@ class FusedModel(torch.nn.Module):
     @property
     def report(self) -> Fusion:
         """The convolutions that the calls so far have fused, and the others with the reason."""
-        found = self._fusing.report
-        known = {each.name for each in found.fused} | {name for name, _ in found.left}
+        report = self._fusing.report
+        known = {each.name for each in report.fused} | {name for name, _ in report.left}
         missing = [
             (name, "no call of it was captured")
             for name, module in self._model.named_modules()
             if is_convolution(module) and name not in known
         ]
-        return Fusion(found.fused, (*found.left, *missing))
+        return Fusion(report.fused, (*report.left, *missing))
 
     def train(self, mode: bool = True) -> FusedModel:
         """Raise an InputError, unless the mode is False."""
@@ -231,13 +231,13 @@ class FusedModel(torch.nn.Module):
         }
         try:
             assign = local_metadata.get("assign_to_params_buffers", False)
-            found = self._model.load_state_dict(own, strict=False, assign=assign)
+            loaded = self._model.load_state_dict(own, strict=False, assign=assign)
         except RuntimeError as error:
             error_msgs.append(str(error))
         else:
-            missing_keys += [prefix + name for name in found.missing_keys]
+            missing_keys += [prefix + name for name in loaded.missing_keys]
             if strict:
-                unexpected_keys += [prefix + name for name in found.unexpected_keys]
+                unexpected_keys += [prefix + name for name in loaded.unexpected_keys]
         self._start()
 
     def _apply(self, fn: Any, recurse: bool = True) -> FusedModel:

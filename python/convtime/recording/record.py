@@ -74,19 +74,19 @@ class Ownership:
 
     def owner(self, thread: int, time: int) -> int | None:
         """Return the index of the entry that work belongs to, or None."""
-        found = self._of_thread(thread, time)
-        if not found and thread not in self._own_account:
-            found = self._of_others(thread, time)
-        if len(found) > 1:
+        entries = self._of_thread(thread, time)
+        if not entries and thread not in self._own_account:
+            entries = self._of_others(thread, time)
+        if len(entries) > 1:
             self.ambiguous += 1
-        return found[0].index if len(found) == 1 else None
+        return entries[0].index if len(entries) == 1 else None
 
     def around(self, entry: OpenEntry) -> int | None:
         """Return the index of the entry that encloses another, or None."""
-        found: Sequence[OpenEntry] = () if entry.parent is None else (entry.parent,)
-        if not found and entry.log.thread in self._autograd:
-            found = self._of_others(entry.log.thread, entry.start)
-        return found[0].index if len(found) == 1 else None
+        entries: Sequence[OpenEntry] = () if entry.parent is None else (entry.parent,)
+        if not entries and entry.log.thread in self._autograd:
+            entries = self._of_others(entry.log.thread, entry.start)
+        return entries[0].index if len(entries) == 1 else None
 
     def _of_thread(self, thread: int, time: int) -> Sequence[OpenEntry]:
         """Return the entry that a thread was in, or all candidates if it is not certain."""
@@ -97,16 +97,16 @@ class Ownership:
         log = self._logs[thread]
         changes = bisect.bisect_right(log.times, time)
         last = log.innermost[changes - 1] if changes else None
-        found = None if last is None else last.open_at(time)
-        return () if found is None else (found,)
+        entry = None if last is None else last.open_at(time)
+        return () if entry is None else (entry,)
 
     def _of_others(self, thread: int, time: int) -> Sequence[OpenEntry]:
         """Return the entries that a thread without regions may have worked for."""
         if thread in self._autograd:
             # A thread that waits for it has not switched to another task.
             others = (each for each in self._logs if each not in self._autograd)
-            if found := [entry for each in others for entry in self._of_thread(each, time)]:
-                return found
+            if entries := [entry for each in others for entry in self._of_thread(each, time)]:
+                return entries
         return self._open.innermost(time)
 
 
@@ -293,11 +293,11 @@ class _WhoRuns(torch.autograd.Function):
 
 def _autograd_threads(trace: _C.Trace) -> set[int]:
     """Return the threads that run backward passes on this process's GPUs, as the trace has them."""
-    found: set[int] = set()
+    threads: set[int] = set()
     devices = [torch.cuda.current_device(), *_other_devices()]
     with without_modes(), torch.enable_grad():
         for device in devices:
             x = torch.empty(1, device=torch.device("cuda", device), requires_grad=True)
-            result = _WhoRuns.apply(x, lambda: found.add(trace.thread()))
+            result = _WhoRuns.apply(x, lambda: threads.add(trace.thread()))
             torch.autograd.grad(result, x, torch.empty_like(x))
-    return found - {trace.thread()}  # autograd uses the calling thread if configured so
+    return threads - {trace.thread()}  # autograd uses the calling thread if configured so

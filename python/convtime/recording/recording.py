@@ -162,15 +162,15 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
             KeyError: no region matches, or several paths end with it.
         """
         regions = self.regions
-        found = [each for each in regions if each.path == path]
-        found = found or [each for each in regions if each.path[-len(path) :] == path]
-        if len(found) != 1:
+        matching = [each for each in regions if each.path == path]
+        matching = matching or [each for each in regions if each.path[-len(path) :] == path]
+        if len(matching) != 1:
             known = ", ".join("/".join(each.path) for each in regions) or "none"
             raise KeyError(
                 f"region must be a path, or the end of a path, of exactly one region, got "
                 f"{'/'.join(path)!r}; the recording's regions: {known}"
             )
-        return found[0]
+        return matching[0]
 
     @property
     def outside(self) -> tuple[Work, ...]:

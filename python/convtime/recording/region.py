@@ -202,8 +202,8 @@ def logging_to(log: RegionLog) -> Iterator[None]:
     def noting(handle: Any) -> Any:
         if log is not _log:
             return run(handle)
-        found = handle._context.get(_innermost)
-        before = log.turn_to(None if found is None else found.entry)
+        innermost = handle._context.get(_innermost)
+        before = log.turn_to(None if innermost is None else innermost.entry)
         try:
             return run(handle)
         finally:
@@ -240,9 +240,9 @@ class Region(contextlib.ContextDecorator):
 
     def __exit__(self, *_exception: object) -> None:
         """Leave the region, after any inner regions that an exception left open."""
-        found = None
-        while (innermost := _innermost.get()) is not None and found is not self:
-            found = innermost.region
+        left = None
+        while (innermost := _innermost.get()) is not None and left is not self:
+            left = innermost.region
             _innermost.set(innermost.around)
             entry = innermost.entry
             if entry is not None and entry.log.log is _log:  # else its recording has ended

@@ -268,7 +268,7 @@ def _divided(
     backward = {region_name(name, "backward") for name in watched}
     inside, rest = _by_step(recording, {*forward, *backward})
     on_gpu = recording.method == "kernel"
-    found = []
+    passes = []
     called = dict.fromkeys(forward[each.name] for each in recording.entries if each.name in forward)
     for name in called:
         calls, _ = inside[region_name(name, "forward")]
@@ -281,7 +281,7 @@ def _divided(
                 seconds = [math.fsum(work.seconds for work in call) for call in recorded]
             else:
                 seconds = [math.fsum(entries[step]) for step in rest]
-            found.append(
+            passes.append(
                 PassTimes(
                     module=name,
                     kind=type(watched[name]).__name__,
@@ -291,7 +291,7 @@ def _divided(
                     activities=recording.activities_of(recorded),
                 )
             )
-    return found, tuple(rest.values())
+    return passes, tuple(rest.values())
 
 
 #: By step: the host time of each entry, and the work issued in it.

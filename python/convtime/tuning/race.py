@@ -285,9 +285,9 @@ class _Timer:
             others.insert(0, self._plan.reference)
         if how is None or len(others) < 2:
             return {}
-        found = check_results(others, how, self._early, TimeLimit(None))
+        agreements = check_results(others, how, self._early, TimeLimit(None))
         self._require_usable(names)
-        return found
+        return agreements
 
     def too_fast(self, measured: Measurement) -> str:
         ceilings = measured.ceilings
