@@ -342,7 +342,6 @@ class Recorder:
         }
 
     def add(self, document: Mapping[str, Any]) -> None:
-        """Add what another process recorded."""
         from convtime.integrations.pytest_gate import measurements_in
 
         self.measurements |= measurements_in(document)

@@ -40,7 +40,6 @@ _LONGEST_TICK = 24
 
 
 def line(history: History) -> str:
-    """Return one line with the counts."""
     runs, series = history.runs, history.series
     by_date = sorted(runs, key=lambda run: run.seconds_since_1970)  # their order is by commit
     span = f"{by_date[0].date[:10]} to {by_date[-1].date[:10]}"
@@ -65,7 +64,6 @@ def printed(history: History) -> Iterator[Block]:
 
 
 def details(history: History) -> Iterator[Block]:
-    """Yield everything."""
     yield from printed(history)
     yield Table(_SERIES, [*map(_series_row, history.series)], right=_SERIES[1:5], title="series")
     counts = Counter(number for series in history.series for number in series.runs)
@@ -113,7 +111,6 @@ def _series_row(series: Series) -> tuple[str, ...]:
 
 
 def figures(history: History) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
     if history.series:
         yield plot(history)
 

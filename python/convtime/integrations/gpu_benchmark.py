@@ -70,8 +70,10 @@ class GpuBenchmark:
             ("warmup_rounds", warmup_rounds, 0),
         ):
             check_whole(name, value, least)
-        several = iterations > 1 and setup
-        require(not several, f"iterations must be 1 if there is a setup, got {iterations}")
+        require(
+            iterations == 1 or not setup,
+            f"iterations must be 1 if there is a setup, got {iterations}",
+        )
         call = _PedanticCall(target, tuple(args), dict(kwargs or {}), setup, teardown)
         count = rounds * iterations
         options = {"warmup": warmup_rounds, "stop": "count"}

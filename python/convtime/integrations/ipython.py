@@ -143,7 +143,6 @@ _Timing.compare.__doc__ = f"{_Timing.compare.__doc__}\n{_Timing._compare_parser.
 
 
 def _show_or_return(result: _Result, options: argparse.Namespace) -> _Result | None:
-    """Return the result if the options ask for it; otherwise, show it."""
     if options.give_back:
         return result
     display(result)  # type: ignore[no-untyped-call]

@@ -76,7 +76,6 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
         return Baseline(chosen(self.measurements), chosen(self.repeats), chosen(self.relative))
 
     def with_noise_of(self, calibrated: Baseline) -> Baseline:
-        """Return this baseline with another's calibrated noise."""
 
         def noisy(mine: _Repeats, theirs: _Repeats) -> _Repeats:
             return {

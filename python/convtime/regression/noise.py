@@ -139,7 +139,6 @@ class Repeats:
         return statistics.stdev(logs) if len(logs) > 1 else 0.0
 
     def times(self, factor: float) -> Repeats:
-        """Return the repeats with each median multiplied by a factor."""
         return dataclasses.replace(self, medians=tuple(factor * one for one in self.medians))
 
     def calibrated(self, tick: float) -> Repeats:

@@ -20,7 +20,6 @@ _HEADERS = ("verdict", "ratio [95 %]", "before → after", "name")
 
 
 def line(changes: Changes) -> str:
-    """Return one line with the count of each verdict and the geometric mean."""
     counts = {verdict: len(changes.of(verdict)) for verdict in _VERDICTS}
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     mean = "" if changes.geomean is None else f"; geomean {changes.geomean}"
@@ -123,7 +122,6 @@ def _worst_first(changes: Changes, common: CommonChange | None) -> list[Change]:
 
 
 def cells(change: Change) -> tuple[str, str]:
-    """Return the ratio and both medians in words."""
     ratio = "" if change.ratio is None else str(change.ratio)
     medians = [value for value in (change.before, change.after) if value is not None]
     return ratio, " → ".join(map(format_seconds, medians))

@@ -18,7 +18,6 @@ _HEADERS = ("median", "runs", "noise within", "between processes", "margin", "na
 
 
 def line(baseline: Baseline) -> str:
-    """Return the number of measurements and of calibrated ones."""
     calibrated = sum(one.noise is not None for one in baseline.repeats.values())
     return f"{len(baseline.measurements)} measurements, {calibrated} calibrated"
 
@@ -37,7 +36,6 @@ def printed(baseline: Baseline) -> Iterator[Block]:
 
 
 def details(baseline: Baseline) -> Iterator[Block]:
-    """Yield all that is known, which is printed."""
     return printed(baseline)
 
 
@@ -82,5 +80,4 @@ def _noise(repeats: Repeats | None) -> tuple[str, str, str, str]:
 
 
 def appendix(saved: Baseline) -> Iterator[Block]:
-    """Yield the measurements, for a page."""
     yield from show_measurements.each_of(saved.measurements)

@@ -81,7 +81,6 @@ class LogRatio:
 
     @property
     def value(self) -> float:
-        """The logarithm."""
         return self.over.value - self.under.value
 
     def interval(self) -> tuple[float, float]:
@@ -90,7 +89,6 @@ class LogRatio:
         return self.value - self._down(z), self.value + self._up(z)
 
     def ratio(self) -> Ratio:
-        """Return the ratio with its interval."""
         return Ratio(*map(exponential, (self.value, *self.interval())))
 
     def p_value(self, margin: float) -> float:

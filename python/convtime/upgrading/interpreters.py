@@ -105,7 +105,6 @@ class Side(Child):
 
     @property
     def kind(self) -> str:
-        """The kind of device."""
         return "cuda" if self.on_gpu else "cpu"
 
     def settings(self) -> dict[str, str]:
@@ -279,7 +278,6 @@ def _await_start(
 
 
 def _load(sides: tuple[Side, Side]) -> tuple[Side, Side]:
-    """Load the layers or tests in both."""
     for side in sides:
         side.load()
     old, new = (side.environment["gpu_uuid"] for side in sides)

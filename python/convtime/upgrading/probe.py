@@ -407,7 +407,6 @@ class Probe:
         self._ready: dict[tuple[str, str], Call] = {}  # the last timed call, by layer and pass
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answer one question."""
         answers: dict[str, Callable[..., dict[str, Any]]] = {
             "environment": self.environment,
             "load_model": self._load_model,
@@ -841,12 +840,10 @@ def questions(parent: Connection[Any, Any]) -> Iterator[dict[str, Any]]:
 
 
 def answer(parent: Connection[Any, Any], reply: dict[str, Any]) -> None:
-    """Answer a question."""
     parent.send_bytes(json.dumps(reply).encode())
 
 
 def main(parent: Connection[Any, Any], device: str) -> None:
-    """Answer the questions of the parent."""
     probe = Probe(device)
     for question in questions(parent):
         answer(parent, _answer(probe, question))

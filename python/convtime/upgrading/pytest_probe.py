@@ -40,12 +40,10 @@ class RequestedTests:
         self._failures: list[str] = []
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Note a failure of the collection."""
         if report.failed:
             self._failures.append(f"{report.nodeid}: {_last_line(report.longreprtext)}")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note that a test failed or was skipped."""
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             message = _last_line(report.longreprtext) if crash is None else crash.message

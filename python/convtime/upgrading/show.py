@@ -20,7 +20,6 @@ _MORE_MEMORY = 0.01  # share of it
 
 
 def line(upgrade: Upgrade) -> str:
-    """Return one line with the versions and the number of each verdict."""
     counts = Counter(one.change.verdict for one in upgrade.layers)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     step = "".join(
@@ -54,7 +53,6 @@ def printed(upgrade: Upgrade) -> Iterator[Block]:
 
 
 def details(upgrade: Upgrade) -> Iterator[Block]:
-    """Yield the same, with the facts of all passes."""
     yield from printed(upgrade)
     facts = Table(_FACTS, [*map(_facts, (*upgrade.step, *upgrade.layers))])
     yield Details([facts], title="facts, old → new:")

@@ -166,7 +166,6 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
 
 
 def _find_facts(passes: Collection[_Pass], sides: tuple[Side, Side], progress: Progress) -> None:
-    """Fill in the facts and failures of passes."""
     # The layers come before the step, which would make their first calls.
     for number, one_pass in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
         progress("facts", number, len(passes))

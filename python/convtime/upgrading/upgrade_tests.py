@@ -40,7 +40,6 @@ class _Records:
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, other: _Records) -> None:
-        """Add what other tests recorded."""
         for field, values in vars(other).items():
             getattr(self, field).update(values)
 
