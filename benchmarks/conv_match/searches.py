@@ -18,7 +18,7 @@ from conv_match import CUDNN_BACKENDS, PASSES
 from conv_match.passes import describe_plan
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass
 from convtime.conv.identity import compare_bits, convtime_call
-from convtime.conv.plan_log import PlanLog, logged
+from convtime.conv.plan_log import PlanLog, log_of
 from convtime.conv.threads import FreshThread, in_fresh_thread
 from convtime.core import codec
 from convtime.timing.activity import same_launches
@@ -48,8 +48,8 @@ def _search(
     # PyTorch's calls are all in a thread that has no plans yet, and keeps what it finds.
     with FreshThread(device) as thread:
         theirs = functools.partial(thread.call, pytorch)
-        found = logged(theirs, log)
-        again = logged(lambda: in_fresh_thread(pytorch, device), log)
+        found = log_of(theirs, log)
+        again = log_of(lambda: in_fresh_thread(pytorch, device), log)
         try:
             return _compare(call, name, tensors, theirs, found, again)
         except RuntimeError as error:

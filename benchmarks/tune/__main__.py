@@ -23,7 +23,7 @@ from convtime.conv.csv_file import from_csv
 from convtime.conv.plans.loading import load_plans
 from convtime.conv.plans.passes import ConvPass
 from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
-from convtime.conv.plans.replay import replayed, replayed_elsewhere
+from convtime.conv.plans.replay import replay, replay_elsewhere
 from convtime.conv.plans.search import PYTORCH, Limits, Search
 from convtime.conv.plans.tune import search_of, tune_pass
 from convtime.device.provenance import provenance
@@ -118,7 +118,7 @@ def _searched(device: torch.device, conv_pass: ConvPass) -> tuple[str, tuple[Cho
         if search is None:
             raise ValueError("PyTorch does not give this pass to cuDNN")
         choice, _facts = search.run()
-        theirs = choice == search.pytorchs or choice.backend == "pytorch"
+        theirs = choice == search.pytorch_choice or choice.backend == "pytorch"
         return PYTORCH if theirs else str(choice), search.built
 
 
@@ -153,7 +153,7 @@ def _measure_replay(device: torch.device, passes: list[ConvPass]) -> results.Row
         path = Path(folder) / "plans.json"
         plans.save(path)
         seconds = running.seconds_of(lambda: load_plans(path))
-    here, elsewhere = replayed(plans, device), replayed_elsewhere(plans, device)
+    here, elsewhere = replay(plans, device), replay_elsewhere(plans, device)
     repeatable = [entry.facts is not None and entry.facts.repeats for entry in entries]
     pairs = [*zip(here, elsewhere, repeatable, strict=True)]
     return {

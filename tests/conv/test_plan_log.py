@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from convtime.conv.call import PASSES, ConvCall, Flags, TensorLayout
 from convtime.conv.plan_choice import Plan, TensorDescriptor
-from convtime.conv.plan_log import PlanLog, kept_tags, logged, parse_log
+from convtime.conv.plan_log import PlanLog, chosen_tags, log_of, parse_log
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core import codec
 from tests.helpers.waiting import wait_until
@@ -134,23 +134,23 @@ def test_the_fastest_of_those_that_were_timed_is_kept_and_a_tie_is_not_guessed(
 
 def test_each_operation_of_a_pass_keeps_its_last_or_its_fastest_plan() -> None:
     built = [plan(f"ConvBwd{which}_eng{index}") for which in ("Data", "Filter") for index in (1, 2)]
-    assert kept_tags("".join(built)) == ("ConvBwdData_eng2", "ConvBwdFilter_eng2")
+    assert chosen_tags("".join(built)) == ("ConvBwdData_eng2", "ConvBwdFilter_eng2")
     times = {"Data_eng1": 0.1, "Data_eng2": 0.2, "Filter_eng1": 0.2, "Filter_eng2": 0.1}
     took = [f"Plan ConvBwd{tag} took {time:>10}\n" for tag, time in times.items()]
-    assert kept_tags("".join(built + took)) == ("ConvBwdData_eng1", "ConvBwdFilter_eng2")
-    assert kept_tags("") == ()
+    assert chosen_tags("".join(built + took)) == ("ConvBwdData_eng1", "ConvBwdFilter_eng2")
+    assert chosen_tags("") == ()
 
 
 def test_only_what_a_call_added_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    assert "wrote no log" in logged(lambda: None, path).unknown
+    assert "wrote no log" in log_of(lambda: None, path).unknown
     path.write_text(plan("ConvFwd_eng1"))
 
     def call() -> None:
         with path.open("a") as file:
             file.write(plan("ConvFwd_eng2"))
 
-    log = logged(call, path)
+    log = log_of(call, path)
     assert log.plan is not None
     assert (log.plan.tag, log.plan.refused) == ("ConvFwd_eng2", ())
 

@@ -25,7 +25,7 @@ from convtime.conv.plans import loading, replay
 from convtime.conv.plans import tune as tuning
 from convtime.conv.plans.passes import ConvPass, pass_of
 from convtime.conv.plans.plan_set import Choice, Operand, Plans, StoredPlan
-from convtime.conv.plans.replay import Replayed, digest_of
+from convtime.conv.plans.replay import ReplayResult, digest_of
 from convtime.conv.plans.search import Limits
 from convtime.conv.problem import ConvProblem
 from tests.helpers.plans import ENTRY, FACTS, PLANS, PROBLEM
@@ -137,9 +137,9 @@ def test_a_replay_tells_the_engine_and_whether_the_plan_could_be_used(
     result = torch.arange(4.0)
     monkeypatch.setattr(replay, "convtime_call", lambda *_: lambda: result)
     pytorchs = dataclasses.replace(ENTRY, choice=Choice("pytorch"))
-    found = replay.replayed(Plans((pytorchs, ENTRY), 0.01, {}), torch.device("cpu"))
+    found = replay.replay(Plans((pytorchs, ENTRY), 0.01, {}), torch.device("cpu"))
     why = "" if used else "it could not be used"
-    assert found == [Replayed("", ""), Replayed(tag, digest_of(result), why)]
+    assert found == [ReplayResult("", ""), ReplayResult(tag, digest_of(result), why)]
 
 
 def test_a_plan_is_kept_if_a_fresh_process_gives_its_engine_and_bits(
@@ -148,23 +148,28 @@ def test_a_plan_is_kept_if_a_fresh_process_gives_its_engine_and_bits(
     changing = dataclasses.replace(ENTRY, facts=dataclasses.replace(FACTS, repeats=False))
     without = dataclasses.replace(ENTRY, facts=None)
     pytorchs = dataclasses.replace(ENTRY, choice=Choice("pytorch"))
-    good = Replayed("eng38", "bits")
-    cases: list[tuple[StoredPlan, Replayed, Replayed, str]] = [
+    good = ReplayResult("eng38", "bits")
+    cases: list[tuple[StoredPlan, ReplayResult, ReplayResult, str]] = [
         *((entry, good, good, "") for entry in (ENTRY, changing, without, pytorchs)),
-        (ENTRY, Replayed("eng38", "bits", "it failed"), good, "it failed"),
-        (ENTRY, good, Replayed("eng38", "bits", "it failed"), "it failed"),
-        (ENTRY, Replayed("", "bits"), Replayed("", "bits"), "asked for the plan of another"),
-        (ENTRY, good, Replayed("eng3", "bits"), "a fresh process ran eng3"),
-        (ENTRY, good, Replayed("", "bits"), "a fresh process ran PyTorch"),
-        (ENTRY, good, Replayed("eng38", "others"), "a fresh process gave other bits"),
-        (without, good, Replayed("eng38", "others"), "a fresh process gave other bits"),
-        (changing, good, Replayed("eng38", "others"), ""),
-        (pytorchs, Replayed("", ""), Replayed("", "others"), ""),
+        (ENTRY, ReplayResult("eng38", "bits", "it failed"), good, "it failed"),
+        (ENTRY, good, ReplayResult("eng38", "bits", "it failed"), "it failed"),
+        (
+            ENTRY,
+            ReplayResult("", "bits"),
+            ReplayResult("", "bits"),
+            "asked for the plan of another",
+        ),
+        (ENTRY, good, ReplayResult("eng3", "bits"), "a fresh process ran eng3"),
+        (ENTRY, good, ReplayResult("", "bits"), "a fresh process ran PyTorch"),
+        (ENTRY, good, ReplayResult("eng38", "others"), "a fresh process gave other bits"),
+        (without, good, ReplayResult("eng38", "others"), "a fresh process gave other bits"),
+        (changing, good, ReplayResult("eng38", "others"), ""),
+        (pytorchs, ReplayResult("", ""), ReplayResult("", "others"), ""),
     ]
-    monkeypatch.setattr(tuning, "replayed", lambda *_: [here for _, here, _, _ in cases])
-    monkeypatch.setattr(tuning, "replayed_elsewhere", lambda *_: [there for *_, there, _ in cases])
+    monkeypatch.setattr(tuning, "replay", lambda *_: [here for _, here, _, _ in cases])
+    monkeypatch.setattr(tuning, "replay_elsewhere", lambda *_: [there for *_, there, _ in cases])
     plans = Plans(tuple(entry for entry, *_ in cases), 0.01, {})
-    found = tuning.confirmed(plans, torch.device("cpu")).entries
+    found = tuning.confirm_choices(plans, torch.device("cpu")).entries
     for (entry, *_, why), kept in zip(cases, found, strict=True):
         if not why:
             assert kept == entry
@@ -183,9 +188,9 @@ def test_plans_outlive_a_confirmation_that_fails(monkeypatch: pytest.MonkeyPatch
         raise error
 
     monkeypatch.setattr(tuning, "_gpu", torch.device)
-    monkeypatch.setattr(tuning, "_tuned", lambda *_: [ENTRY])
+    monkeypatch.setattr(tuning, "_tune_passes", lambda *_: [ENTRY])
     monkeypatch.setattr(tuning, "passes_of_call", lambda *_: [])
-    monkeypatch.setattr(tuning, "confirmed", fail)
+    monkeypatch.setattr(tuning, "confirm_choices", fail)
     failures = {
         "an illegal memory access;": RuntimeError("an illegal memory access\nand more"),
         "it was interrupted;": KeyboardInterrupt(),
@@ -217,10 +222,10 @@ def test_a_search_that_fails_costs_no_other_plan(
         executor = stack.enter_context(threads) if threads else None
         rest: Any = (limits, executor, None, {"device": "cpu"})
         with pytest.warns(UserWarning, match="found for conv0 fprop and 1 more: .*of memory"):
-            entries = tuning._tuned(conv_passes, *rest)
+            entries = tuning._tune_passes(conv_passes, *rest)
         assert [entry.name for entry in entries] == ["conv1", "conv3"]
         with pytest.raises(RuntimeError, match="found for conv0 fprop: .*out of memory"):
-            tuning._tuned(conv_passes[:1], *rest)
+            tuning._tune_passes(conv_passes[:1], *rest)
 
 
 LINE = "conv2d:n8c64h28w28k64r3s3p1"

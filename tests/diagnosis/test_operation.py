@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from convtime.diagnosis import contrasts, tracing
-from convtime.diagnosis.operation import Operation, moved
+from convtime.diagnosis.operation import Operation, copy_elsewhere
 from convtime.diagnosis.tracing import RANGE, Event, read_trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import find_devices
@@ -27,7 +27,7 @@ def test_copies_have_the_layout_and_lie_at_multiples_of_512_bytes(
     given_ = torch.randn(*shape, 2 * step)[..., ::step]
     given_ = given_.permute([each for each in order if each < given_.dim()][: given_.dim()]
                             + list(range(3, given_.dim())))  # fmt: skip
-    copy = moved(given_)
+    copy = copy_elsewhere(given_)
     assert torch.equal(copy, given_)
     assert copy.stride() == given_.stride()
     assert copy.data_ptr() != given_.data_ptr()
@@ -37,14 +37,14 @@ def test_copies_have_the_layout_and_lie_at_multiples_of_512_bytes(
 def test_copies_lie_where_chance_has_it() -> None:
     """The allocator would put those of large tensors at multiples of 2 MiB alone."""
     for given_ in (torch.ones(3), torch.ones(()), torch.ones(0, 4)):
-        assert len({moved(given_).storage_offset() for _ in range(20)}) > 1
+        assert len({copy_elsewhere(given_).storage_offset() for _ in range(20)}) > 1
     expanded = torch.ones(1, 4).expand(3, 4)
-    assert moved(expanded) is expanded
+    assert copy_elsewhere(expanded) is expanded
 
 
 def test_variables_parameters_and_repeated_tensors_are_others_there() -> None:
     x = torch.ones(3)
-    changed = operation_of(torch.add, x, x).with_tensors(moved, "moved")
+    changed = operation_of(torch.add, x, x).with_tensors(copy_elsewhere, "moved")
     assert changed.args[0] is changed.args[1]
     assert changed.args[0] is not x
     moved_call: Any = operation_of(lambda: (x,)).with_tensors(torch.zeros_like, "zeros")

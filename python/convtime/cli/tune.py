@@ -12,7 +12,7 @@ from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
 from convtime.conv.plans.passes import distinct_passes
 from convtime.conv.plans.plan_set import Plans, read_plans
-from convtime.conv.plans.tune import revalidated, tune
+from convtime.conv.plans.tune import revalidate, tune
 from convtime.core.checks import require
 from convtime.core.files import check_writable
 from convtime.device.resolve import resolve_device
@@ -90,7 +90,7 @@ def _revalidate(options: argparse.Namespace) -> Plans:
         "--revalidate checks the plans of its file; leave out problems, --layers, --model and "
         "--save",
     )
-    plans = revalidated(read_plans(options.revalidate))
+    plans = revalidate(read_plans(options.revalidate))
     plans.save(options.revalidate)
     return plans
 

@@ -47,7 +47,7 @@ class PlanLog:
     timed: tuple[str, ...] = ()
 
 
-def kept_tags(text: str) -> tuple[str, ...]:
+def chosen_tags(text: str) -> tuple[str, ...]:
     """Return the tag of the plan that PyTorch keeps for each operation of one pass of a layer.
 
     See :func:`parse_log`, which is for a single operation.
@@ -88,7 +88,7 @@ def parse_log(text: str) -> PlanLog:
     return PlanLog(_plan(built[fastest[0]], "benchmark", failed, text), timed=tags)
 
 
-def logged(call: Callable[[], object], log: Path) -> PlanLog:
+def log_of(call: Callable[[], object], log: Path) -> PlanLog:
     """Return the log entries that this process's PyTorch adds during a call; errors propagate."""
     before = log.stat().st_size if log.exists() else 0
     call()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from convtime.conv.call import FPROP, ConvCall
-from convtime.conv.plan_log import PlanLog, logged
+from convtime.conv.plan_log import PlanLog, log_of
 from convtime.conv.threads import in_fresh_thread
 from convtime.core.child import Child, ChildError, job
 
@@ -85,7 +85,7 @@ def _observe(
             for name in passes:
                 run = partial(in_fresh_thread, call.pytorch_call(name, tensors), device)
                 try:
-                    logs[name] = logged(run, log)
+                    logs[name] = log_of(run, log)
                 except RuntimeError as error:
                     logs[name] = _failed(error)
     except RuntimeError as error:

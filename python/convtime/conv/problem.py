@@ -237,7 +237,7 @@ class ConvProblem:
         if self.transposed:
             parts.append("transposed")
         parts += [
-            f"{sign}{joined(value, '×')}"
+            f"{sign}{join_numbers(value, '×')}"
             for sign, value, default in (
                 ("s", self.stride, (1,) * self.rank),
                 ("p", self.padding, (0,) * self.rank),
@@ -289,7 +289,7 @@ class ConvProblem:
         )
 
 
-def joined(numbers: tuple[int, ...] | str, sign: str) -> str:
+def join_numbers(numbers: tuple[int, ...] | str, sign: str) -> str:
     """Join the numbers of a parameter; one is enough if they are equal, and a name stays."""
     if isinstance(numbers, str):
         return numbers

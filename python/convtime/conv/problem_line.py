@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from convtime.conv.call import DTYPES, LAYOUTS
-from convtime.conv.problem import LARGEST_SIZE, PADDING_MODES, ConvProblem, joined
+from convtime.conv.problem import LARGEST_SIZE, PADDING_MODES, ConvProblem, join_numbers
 from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
@@ -63,7 +63,7 @@ class ProblemLine:
         sizes["k"] = problem.out_channels
         sizes |= zip(_LETTERS["kernel_size"][-rank:], problem.kernel_size, strict=True)
         parameters = {
-            name: joined(getattr(problem, field), "x")
+            name: join_numbers(getattr(problem, field), "x")
             for name, (field, usual) in _PARAMETERS.items()
             if getattr(problem, field) != (usual,) * rank
         }
@@ -87,12 +87,12 @@ class ProblemLine:
             InputError: The line is malformed, or its numbers do not define a convolution.
         """
         try:
-            return _parsed(line)
+            return _parse(line)
         except InputError as error:
             raise InputError(f"problem {line[:200]!r}: {error}") from error
 
 
-def _parsed(line: str) -> ProblemLine:
+def _parse(line: str) -> ProblemLine:
     name, *rest = line.strip().split(":")
     require(
         name in _KINDS and rest,

@@ -24,9 +24,9 @@ from convtime.diagnosis.evidence import Calls, Evidence, Held, Timing, Work
 from convtime.diagnosis.operation import (
     BUDGET,
     Operation,
-    copied_elsewhere,
-    filled,
-    moved,
+    copies_in_other_memory,
+    copy_elsewhere,
+    new_like,
     seconds_of,
 )
 from convtime.diagnosis.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
@@ -196,7 +196,7 @@ def _look_at_method(operation: Operation, evidence: Evidence) -> Evidence:
 
 def _look_at_placement(operation: Operation, evidence: Evidence) -> Evidence:
     """Time the operation unchanged, and on copies of its tensors at other addresses."""
-    copies = [operation.with_tensors(moved, f"moved {number}") for number in range(_MOVED)]
+    copies = [operation.with_tensors(copy_elsewhere, f"moved {number}") for number in range(_MOVED)]
     here, *elsewhere = operation.time_all(
         [operation.candidate, *copies], cache="warm", budget=3 * BUDGET
     )
@@ -265,7 +265,7 @@ def _look_at_data(operation: Operation, evidence: Evidence) -> Evidence:
         "random": operation.with_tensors(_random, "random"),
     }
     if not operation.on_gpu:
-        candidates["as given"] = operation.with_tensors(moved, "as given")
+        candidates["as given"] = operation.with_tensors(copy_elsewhere, "as given")
         return evidence.with_contrast("data", _interleaved(operation, candidates))
     times = {
         name: operation.timing(candidate, cache="warm", warmup=0.2)
@@ -275,7 +275,7 @@ def _look_at_data(operation: Operation, evidence: Evidence) -> Evidence:
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    return filled(tensor, torch.Tensor.zero_) if tensor.is_floating_point() else tensor
+    return new_like(tensor, torch.Tensor.zero_) if tensor.is_floating_point() else tensor
 
 
 def _random(tensor: torch.Tensor) -> torch.Tensor:
@@ -292,7 +292,7 @@ def _random(tensor: torch.Tensor) -> torch.Tensor:
         std=deviation if usual else 1.0,
         generator=generator,
     )
-    return filled(tensor, fill)
+    return new_like(tensor, fill)
 
 
 def _lasting_load(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
@@ -411,7 +411,7 @@ def _look_at_counters(operation: Operation, evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, counters=known)
 
 
-_LIKE_TENSORS = (_has_tensors, copied_elsewhere)  # copies of which are in the same memory
+_LIKE_TENSORS = (_has_tensors, copies_in_other_memory)  # copies of which are in the same memory
 
 CONTRASTS: tuple[Contrast, ...] = (
     Contrast("host", "the operating system's effects", 1.2, 6, (), host.look_at_host, "cpu"),
@@ -482,7 +482,7 @@ CONTRASTS: tuple[Contrast, ...] = (
         "other tensors",
         0.5,
         30,
-        (_without_setup, copied_elsewhere),
+        (_without_setup, copies_in_other_memory),
         _look_at_rotation,
         "cuda",
     ),

@@ -123,7 +123,7 @@ def diagnose(
         calls = look_at_calls(operation)
     if chosen.device is None and not operation.on_gpu and _allocations() > before:
         # The first call copied its tensors to a GPU and used it.
-        operation, calls = _moved(operation, find_devices([candidate], "cuda").device, calls)
+        operation, calls = _on_device(operation, find_devices([candidate], "cuda").device, calls)
     with operation.on_device():
         other = None if against is None else time_by_other_tool(against, candidate)
         measured = time_work(operation, calls)
@@ -131,7 +131,7 @@ def diagnose(
     if operation.on_gpu and measured.method == "cpu":
         # Method "auto" falls back to "cpu" only if calls issue no GPU work.
         unused_gpu = str(operation.device)
-        operation, calls = _moved(operation, torch.device("cpu"), calls)
+        operation, calls = _on_device(operation, torch.device("cpu"), calls)
         measured = time_work(operation, calls)
     with operation.on_device():
         evidence = Evidence(operation.on_gpu, calls, work_of(operation, measured))
@@ -156,7 +156,7 @@ def diagnose(
     )
 
 
-def _moved(operation: Operation, device: torch.device, calls: Calls) -> tuple[Operation, Calls]:
+def _on_device(operation: Operation, device: torch.device, calls: Calls) -> tuple[Operation, Calls]:
     """Return the operation on another device, and its calls there, whose first ones were before."""
     moved = dataclasses.replace(operation, device=device)
     with moved.on_device():

@@ -126,23 +126,25 @@ class Operation:
         return self.original.with_tensors(change).but(name=name)
 
 
-def copied_elsewhere(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
+def copies_in_other_memory(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
     """Return why copies of its tensors would be in another kind of memory; empty if not."""
     if evidence.work.mapped_bytes:
         return "its tensors are in the host's memory, but copies would be in the GPU's memory"
     return ""
 
 
-def moved(tensor: torch.Tensor) -> torch.Tensor:
+def copy_elsewhere(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy at a random address, with the same layout.
 
     The allocator itself offers little variety: it places some sizes only at multiples of 2 MiB.
     """
     offset = random.randrange(LARGE_PAGE // ALIGNMENT) * ALIGNMENT  # noqa: S311  # no secret
-    return filled(tensor, lambda new: new.copy_(tensor.detach()), offset=offset // tensor.itemsize)
+    return new_like(
+        tensor, lambda new: new.copy_(tensor.detach()), offset=offset // tensor.itemsize
+    )
 
 
-def filled(
+def new_like(
     tensor: torch.Tensor, fill: Callable[[torch.Tensor], object], offset: int = 0
 ) -> torch.Tensor:
     """Return a tensor with the same layout and new values; the tensor itself if elements overlap.

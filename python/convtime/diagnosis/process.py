@@ -15,7 +15,7 @@ import torch
 
 from convtime.core.child import Child, ChildError, ended, job
 from convtime.diagnosis.evidence import Evidence, Timing
-from convtime.diagnosis.operation import Operation, copied_elsewhere
+from convtime.diagnosis.operation import Operation, copies_in_other_memory
 from convtime.timing.measurement import Measurement
 from convtime.timing.time_op import time_op
 
@@ -35,7 +35,7 @@ def obstacle(operation: Operation, evidence: Evidence) -> str:
         return "its function is defined in the main program, which another process does not import"
     if sum(each.nbytes for each in operation.tensors) > _LARGEST_BYTES:
         return f"its arguments exceed {_LARGEST_BYTES >> 20} MiB, the limit for passing them on"
-    return copied_elsewhere(operation, evidence)
+    return copies_in_other_memory(operation, evidence)
 
 
 def time_in_fresh_one(operation: Operation) -> Timing:

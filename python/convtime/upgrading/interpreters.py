@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convtime.conv.plan_log import kept_tags
+from convtime.conv.plan_log import chosen_tags
 from convtime.core.checks import require
 from convtime.core.child import START_SECONDS, Child, ChildError
 from convtime.core.errors import InputError
@@ -96,7 +96,7 @@ class Side(Child):
         answer = self.ask(do, **question)
         with self._plan_log.open("rb") as file:
             file.seek(start)
-            return answer, ", ".join(kept_tags(file.read().decode(errors="replace")))
+            return answer, ", ".join(chosen_tags(file.read().decode(errors="replace")))
 
     @property
     def on_gpu(self) -> bool:

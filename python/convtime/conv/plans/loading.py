@@ -90,7 +90,7 @@ def use(plans: Plans, where: str = "") -> None:
     _used = plans
 
 
-def used() -> Plans | None:
+def plans_in_use() -> Plans | None:
     return _used
 
 

@@ -12,7 +12,7 @@ import torch
 from convtime.conv.call import FPROP
 from convtime.conv.identity import convtime_call
 from convtime.conv.plan_choice import PlanChoice
-from convtime.conv.plans.loading import is_in_use, load_plans, plan_cache, use, used
+from convtime.conv.plans.loading import is_in_use, load_plans, plan_cache, plans_in_use, use
 from convtime.conv.plans.passes import pass_of
 from convtime.conv.plans.plan_set import Plans, StoredPlan, read_plans
 from convtime.core.child import Child, ChildError, job
@@ -22,7 +22,7 @@ _SECONDS = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """The result of a plan after its file was loaded.
 
     Attributes:
@@ -36,13 +36,15 @@ class Replayed:
     why: str = ""
 
 
-def replayed(plans: Plans, device: torch.device) -> list[Replayed]:
+def replay(plans: Plans, device: torch.device) -> list[ReplayResult]:
     """Run each plan once in this process, on random values, with the plans loaded."""
-    before = used()
+    before = plans_in_use()
     load_plans(plans)
     try:
         return [
-            _replay(entry, device) if entry.choice.backend == "cudnn" else Replayed("", "")
+            _replay_entry(entry, device)
+            if entry.choice.backend == "cudnn"
+            else ReplayResult("", "")
             for entry in plans.entries
         ]
     finally:
@@ -51,7 +53,7 @@ def replayed(plans: Plans, device: torch.device) -> list[Replayed]:
             use(before)
 
 
-def replayed_elsewhere(plans: Plans, device: torch.device) -> list[Replayed]:
+def replay_elsewhere(plans: Plans, device: torch.device) -> list[ReplayResult]:
     """Do the same in a fresh process, which reads the plans from a file.
 
     Raises:
@@ -61,17 +63,17 @@ def replayed_elsewhere(plans: Plans, device: torch.device) -> list[Replayed]:
         path = Path(folder) / "plans.json"
         plans.save(path)
         try:
-            there: list[Replayed] = child.call(job(_replayed_file, path, device), _SECONDS)
+            there: list[ReplayResult] = child.call(job(_replay_file, path, device), _SECONDS)
         except ChildError as error:
             raise InputError(f"the fresh process that ran the chosen plans {error}") from error
     return there
 
 
-def _replayed_file(path: Path, device: torch.device) -> list[Replayed]:
-    return replayed(read_plans(path), device)
+def _replay_file(path: Path, device: torch.device) -> list[ReplayResult]:
+    return replay(read_plans(path), device)
 
 
-def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
+def _replay_entry(entry: StoredPlan, device: torch.device) -> ReplayResult:
     conv_pass = pass_of(entry.problem)
     call, name = conv_pass.call, conv_pass.pass_name
     tensors = call.tensors(device, backward=name != FPROP)
@@ -83,7 +85,7 @@ def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
         for choice in plan_cache()
         if choice.uses > before.get(_without_counts(choice), 0) and choice.source == "explicit"
     ]
-    return Replayed(
+    return ReplayResult(
         tag=used[0].tag if used else "",
         bits=digest_of(result),
         why="" if is_in_use(entry) else "it could not be used",

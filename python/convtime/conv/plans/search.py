@@ -89,7 +89,7 @@ class Search:
     """The search for one pass.
 
     Attributes:
-        pytorchs: PyTorch's own engine; None before the search, or if it is not known.
+        pytorch_choice: PyTorch's own engine; None before the search, or if it is not known.
 
     Args:
         source: builds the engines.
@@ -128,7 +128,7 @@ class Search:
         self._allowed_error = max(self._pytorch_error or 0.0, floor) * limits.tolerance
         self._start = clock()  # with cudnn.benchmark on, PyTorch's first call was a search too
         self._pytorch_seconds = min(self._timed(theirs) for _ in range(_RUNS))
-        self.pytorchs: Choice | None = None
+        self.pytorch_choice: Choice | None = None
         self._built: dict[Choice, _Built] = {}
         self._ranges: dict[tuple[int, Layout | None], list[dict[str, int]]] = {}
         self._inexact: dict[str, float] = {}
@@ -192,7 +192,7 @@ class Search:
     def _build_listed(self, layout: Layout | None, share: float) -> None:
         usable = self._usable(layout)
         if layout is None and self._follows_list:
-            self._find_pytorchs(usable)
+            self._find_pytorch_choice(usable)
         order = _each_engine_first(usable)
         chosen = order if layout is None else order[:_CONVERTED]
         listed_bytes = {choice: usable[choice]["workspace_bytes"] for choice in chosen}
@@ -258,13 +258,13 @@ class Search:
                 usable[choice] = listed
         return usable
 
-    def _find_pytorchs(self, usable: Mapping[Choice, Mapping[str, Any]]) -> None:
+    def _find_pytorch_choice(self, usable: Mapping[Choice, Mapping[str, Any]]) -> None:
         """Build the list by which PyTorch selects up to the first engine that runs."""
         for choice, listed in usable.items():
             if not any(name == "instant" for name, _position in listed["places"]):
                 continue
             if self._build(choice, listed["workspace_bytes"]):
-                self.pytorchs = choice
+                self.pytorch_choice = choice
                 return
             if choice in self._above_limit:
                 # PyTorch has no such limit: it would run this one.
@@ -351,7 +351,7 @@ class Search:
         for choice in choices:
             if choice is None:
                 runs[PYTORCH], order[PYTORCH] = self._theirs, (0, 0, "")
-            elif choice != self.pytorchs or None not in choices:
+            elif choice != self.pytorch_choice or None not in choices:
                 name, built = str(choice), self._built[choice]
                 runs[name] = built.run
                 order[name] = built.workspace_bytes, choice.engine or 0, name
@@ -373,7 +373,7 @@ class Search:
         """Yield better settings of the fastest engines, if there are some."""
         starts: dict[tuple[int | None, Layout | None], Choice] = {}
         for name in sorted(raced.alone, key=lambda name: raced.alone[name].median):
-            choice = self.pytorchs if name == PYTORCH else _choice_of(name)
+            choice = self.pytorch_choice if name == PYTORCH else _choice_of(name)
             if choice is not None and choice in self._built:
                 starts.setdefault((choice.engine, choice.layout), choice)
         searched = [*starts.values()][:_SEARCHED]
@@ -406,12 +406,12 @@ class Search:
     def _decide(self, raced: Race) -> tuple[Choice, SearchFacts]:
         winner = _choice_of(raced.winner)
         # PyTorch's own plan is pinned where it is known: a later release may choose another.
-        choice = winner or self.pytorchs or Choice("pytorch")
+        choice = winner or self.pytorch_choice or Choice("pytorch")
         built = self._built.get(choice)
         unbuilt = ((str(one), _NO_TIME) for one in self._unbuilt if not self._was_tried(one))
         theirs, ours, speedup = self._pair(raced, winner)
         return choice, SearchFacts(
-            pytorch_tag=self.pytorchs.tag if self.pytorchs else "",
+            pytorch_tag=self.pytorch_choice.tag if self.pytorch_choice else "",
             pytorch_seconds=theirs,
             seconds=ours,
             speedup=speedup,

@@ -17,7 +17,7 @@ from convtime.conv.plan_choice import PlanChoice
 from convtime.conv.plans.loading import gpu_kind
 from convtime.conv.plans.passes import ConvPass, pass_of, passes_of_call, passes_of_choices
 from convtime.conv.plans.plan_set import Choice, Layout, PlanProblem, Plans, StoredPlan
-from convtime.conv.plans.replay import Replayed, replayed, replayed_elsewhere
+from convtime.conv.plans.replay import ReplayResult, replay, replay_elsewhere
 from convtime.conv.plans.search import Limits, Search
 from convtime.core import codec
 from convtime.core.checks import check_whole, require
@@ -188,12 +188,12 @@ def tune(
         given = subject if isinstance(subject, Candidate) else None
         candidate = given or Candidate(subject, *args, kwargs=kwargs)  # type: ignore[arg-type]
         conv_passes = passes_of_call(candidate, passes)
-    entries = _tuned(conv_passes, limits, executor, progress, options)
+    entries = _tune_passes(conv_passes, limits, executor, progress, options)
     plans = Plans(tuple(entries), margin, provenance(device))
     if not confirm or not plans.entries:
         return plans
     try:
-        return confirmed(plans, device)
+        return confirm_choices(plans, device)
     except (Exception, KeyboardInterrupt) as error:  # such as of a GPU that a search made unusable
         why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
         warnings.warn(
@@ -226,7 +226,7 @@ def _limits(
     return Limits(budget, margin, tolerance, workspace_limit, deterministic, knobs, tuple(layouts))
 
 
-def _tuned(
+def _tune_passes(
     passes: Sequence[ConvPass],
     limits: Limits,
     executor: Workers,
@@ -357,21 +357,21 @@ def _without_own_layout(limits: Limits, problem: PlanProblem) -> Limits:
     return dataclasses.replace(limits, layouts=tuple(others))
 
 
-def confirmed(plans: Plans, device: torch.device) -> Plans:
+def confirm_choices(plans: Plans, device: torch.device) -> Plans:
     """Return the plans that give the same engines and bits in a fresh process.
 
     PyTorch's choice takes the place of the others.
     """
-    here = replayed(plans, device)
-    elsewhere = replayed_elsewhere(plans, device)
+    here = replay(plans, device)
+    elsewhere = replay_elsewhere(plans, device)
     entries = tuple(
-        _kept(entry, ours, theirs)
+        _confirm_choice(entry, ours, theirs)
         for entry, ours, theirs in zip(plans.entries, here, elsewhere, strict=True)
     )
     return dataclasses.replace(plans, entries=entries)
 
 
-def _kept(entry: StoredPlan, here: Replayed, elsewhere: Replayed) -> StoredPlan:
+def _confirm_choice(entry: StoredPlan, here: ReplayResult, elsewhere: ReplayResult) -> StoredPlan:
     if entry.choice.backend == "pytorch":
         return entry
     repeats = entry.facts is None or entry.facts.repeats
@@ -390,7 +390,7 @@ def _kept(entry: StoredPlan, here: Replayed, elsewhere: Replayed) -> StoredPlan:
     return dataclasses.replace(entry, choice=Choice("pytorch"), facts=facts)
 
 
-def revalidated(plans: Plans, progress: bool | None = None) -> Plans:
+def revalidate(plans: Plans, progress: bool | None = None) -> Plans:
     """Return the plans as the cuDNN of this process runs them.
 
     Each choice is timed against PyTorch's, which takes its place if it is not faster, does not run
@@ -419,7 +419,7 @@ def revalidated(plans: Plans, progress: bool | None = None) -> Plans:
         )
         for entry in tracked(plans.entries, "plan", shown=progress)
     ]
-    return confirmed(Plans(tuple(entries), plans.margin, provenance(device)), device)
+    return confirm_choices(Plans(tuple(entries), plans.margin, provenance(device)), device)
 
 
 def _gpu(given: torch.device | str | int | None) -> torch.device:
