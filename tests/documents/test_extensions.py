@@ -32,8 +32,8 @@ CONDITION: Edits = {
     ],
     "timing/sampling/measure.py": [
         (
-            '        "pages": of_pages,\n',
-            '        "mood": Condition("calm", "auto", "nobody shouts"),\n',
+            "            pages=of_pages,\n",
+            '            mood=Condition("calm", "auto", "nobody shouts"),\n',
         )
     ],
 }

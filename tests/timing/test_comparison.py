@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import json
 import math
 import re
 import statistics
-import time
 from collections.abc import Collection, Iterable
 from typing import Any, get_args
 
@@ -20,12 +18,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import convtime
-from convtime import Candidate
 from convtime.core import codec
-from convtime.core.child import job
 from convtime.core.load import _C
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.compare import confirm_ratios
 from convtime.timing.comparison import FINDS, Agreement, Comparison, Interference
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
@@ -350,33 +345,6 @@ def test_only_what_was_measured_together_is_compared() -> None:
         of(one).ratio("b")
 
 
-NOTHING: Any = {"a": lambda: None, "b": lambda: None}
-
-
-@pytest.mark.parametrize(
-    ("candidates", "options", "error", "message"),
-    [
-        (NOTHING, {"margin": 0}, ValueError, "margin must be more than 0, got 0"),
-        (NOTHING, {"margin": "wide"}, ValueError, "margin must be a number, got 'wide'"),
-        (NOTHING, {"baseline": "c"}, ValueError, r"baseline must be .*\['a', 'b'\], got 'c'"),
-        (NOTHING, {"control": "yes"}, ValueError, "control must be True or False, got 'yes'"),
-        (NOTHING, {"interference": 1}, ValueError, "interference must be True or False, got 1"),
-        (NOTHING, {"confirm": 1}, ValueError, "confirm must be True or False, got 1"),
-        (NOTHING, {"check": "loosely"}, ValueError, "check must be 'close', .* got 'loosely'"),
-        (NOTHING, {"check": torch.ones(2)}, ValueError, "check must be 'close', .* got a Tensor"),
-        ([], {}, ValueError, "at least one candidate"),
-        ({"a": int, "": int}, {}, ValueError, "each candidate must have a name"),
-        (torch.relu, {}, TypeError, "takes callables or Candidates, in a mapping"),
-        ({"a": 1}, {}, TypeError, "must be callable, got int for 'a'"),
-    ],
-)
-def test_bad_arguments_are_refused(
-    candidates: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        convtime.compare(candidates, device="cpu", **options)
-
-
 @pytest.mark.timing
 @pytest.mark.cuda
 def test_a_candidate_without_gpu_work_costs_the_others_nothing() -> None:
@@ -472,38 +440,6 @@ def test_what_all_have_in_common_is_said_once() -> None:
         assert kernel in different
     alone = Comparison({"only": layer.pytorch})
     assert str(alone).splitlines()[-1].endswith("the baseline")
-
-
-QUICK: dict[str, Any] = {"device": "cpu", "budget": 0.2, "check": None, "interference": False}
-
-
-@pytest.mark.timing
-def test_a_fresh_process_confirms_a_verdict() -> None:
-    naps = [Candidate(time.sleep, each, name=name) for name, each in (("a", 2e-3), ("b", 4e-3))]
-    compared = convtime.compare(naps, confirm=True, **QUICK)
-    assert list(compared.confirmation) == ["b"]
-    assert compared.confirmation["b"].value == pytest.approx(2, rel=0.2)
-    assert compared.verdict("b") == "slower"
-    assert convtime.Comparison.from_dict(compared.to_dict()) == compared
-
-
-def test_what_cannot_be_sent_is_refused_before_it_is_timed() -> None:
-    candidates: dict[str, Any] = {"a": lambda: pytest.fail("called"), "b": int}
-    with pytest.raises(ValueError, match="'a' cannot be sent .* in a module"):
-        convtime.compare(candidates, confirm=True, **QUICK)
-
-
-@pytest.mark.thorough
-def test_a_fresh_process_that_fails_is_said() -> None:
-    with pytest.raises(RuntimeError, match=r"fresh process .* failed \(ZeroDivisionError: "):
-        confirm_ratios(job(divmod, 1, 0), 1.0)
-
-
-@pytest.mark.thorough
-def test_ratios_are_those_of_the_fresh_process() -> None:
-    comparison = of(measured("a", [2.0] * 30), measured("b", [3.0] * 30), baseline="b")
-    (ratio,) = confirm_ratios(job(copy.copy, comparison), 1.0).values()
-    assert ratio.value == pytest.approx(2 / 3)
 
 
 UNIT = 1 / 64  # sums of whole numbers of it are exact

@@ -185,27 +185,24 @@ def measure(
             warmup_requested = plain_warmup(options)
             records = sample(prepared, sampling, gpus, stream or 0, limit.seconds_left, supervisor)
             of_pages = pages()
-    of_all: dict[str, Any] = {
-        "pages": of_pages,
-        "clocks": options.clocks,
-        "conditions": () if monitor is None else monitor.readings,
-        "conditions_reason": "" if monitor is None else monitor.reason,
-        "pin": pin,
-        "device": str(devices.device),
-        "device_reason": devices.reason,
-        **turn,
-        "stream": stream,
-        "warmup_requested": warmup_requested,
-        "stop": options.stop,
-        "provenance": before,
-    }
     for record in records:
         record["cache_reason"] = "; ".join(filter(None, (record["cache_reason"], set_aside)))
     return [
         Measurement(
             name=candidate.name,
             inputs=of_inputs,
-            **of_all,
+            pages=of_pages,
+            clocks=options.clocks,
+            conditions=() if monitor is None else monitor.readings,
+            conditions_reason="" if monitor is None else monitor.reason,
+            pin=pin,
+            device=str(devices.device),
+            device_reason=devices.reason,
+            **turn,
+            stream=stream,
+            warmup_requested=warmup_requested,
+            stop=options.stop,
+            provenance=before,
             **_fields(record, options, sampling),
         )
         for candidate, of_inputs, record in zip(

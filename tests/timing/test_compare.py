@@ -1,9 +1,11 @@
-"""Candidates whose time changes when they run with others."""
+"""compare: its arguments, times alone and beside others, and confirmation by a fresh process."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convtime
+from convtime.core.child import job
 from convtime.timing import compare as comparing
 from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Interference
@@ -117,6 +120,66 @@ def test_what_was_not_checked_is_said() -> None:
     ):
         found, why, _ = found_alone(alone, beside)
         assert (found, why[: len(reason)]) == ({}, reason)
+
+
+NOTHING: Any = {"a": lambda: None, "b": lambda: None}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "options", "error", "message"),
+    [
+        (NOTHING, {"margin": 0}, ValueError, "margin must be more than 0, got 0"),
+        (NOTHING, {"margin": "wide"}, ValueError, "margin must be a number, got 'wide'"),
+        (NOTHING, {"baseline": "c"}, ValueError, r"baseline must be .*\['a', 'b'\], got 'c'"),
+        (NOTHING, {"control": "yes"}, ValueError, "control must be True or False, got 'yes'"),
+        (NOTHING, {"interference": 1}, ValueError, "interference must be True or False, got 1"),
+        (NOTHING, {"confirm": 1}, ValueError, "confirm must be True or False, got 1"),
+        (NOTHING, {"check": "loosely"}, ValueError, "check must be 'close', .* got 'loosely'"),
+        (NOTHING, {"check": torch.ones(2)}, ValueError, "check must be 'close', .* got a Tensor"),
+        ([], {}, ValueError, "at least one candidate"),
+        ({"a": int, "": int}, {}, ValueError, "each candidate must have a name"),
+        (torch.relu, {}, TypeError, "takes callables or Candidates, in a mapping"),
+        ({"a": 1}, {}, TypeError, "must be callable, got int for 'a'"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    candidates: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        convtime.compare(candidates, device="cpu", **options)
+
+
+QUICK: dict[str, Any] = {"device": "cpu", "budget": 0.2, "check": None, "interference": False}
+
+
+@pytest.mark.timing
+def test_a_fresh_process_confirms_a_verdict() -> None:
+    naps = [Candidate(time.sleep, each, name=name) for name, each in (("a", 2e-3), ("b", 4e-3))]
+    compared = convtime.compare(naps, confirm=True, **QUICK)
+    assert list(compared.confirmation) == ["b"]
+    assert compared.confirmation["b"].value == pytest.approx(2, rel=0.2)
+    assert compared.verdict("b") == "slower"
+    assert convtime.Comparison.from_dict(compared.to_dict()) == compared
+
+
+def test_what_cannot_be_sent_is_refused_before_it_is_timed() -> None:
+    candidates: dict[str, Any] = {"a": lambda: pytest.fail("called"), "b": int}
+    with pytest.raises(ValueError, match="'a' cannot be sent .* in a module"):
+        convtime.compare(candidates, confirm=True, **QUICK)
+
+
+@pytest.mark.thorough
+def test_a_fresh_process_that_fails_is_said() -> None:
+    with pytest.raises(RuntimeError, match=r"fresh process .* failed \(ZeroDivisionError: "):
+        comparing.confirm_ratios(job(divmod, 1, 0), 1.0)
+
+
+@pytest.mark.thorough
+def test_ratios_are_those_of_the_fresh_process() -> None:
+    measured = {"a": on_cpu((2.0,) * 30, name="a"), "b": on_cpu((3.0,) * 30, name="b")}
+    comparison = convtime.Comparison(measured, baseline="b")
+    (ratio,) = comparing.confirm_ratios(job(copy.copy, comparison), 1.0).values()
+    assert ratio.value == pytest.approx(2 / 3)
 
 
 @pytest.mark.timing
