@@ -74,12 +74,10 @@ def check_outputs(options: argparse.Namespace) -> None:
         InputError: a file cannot be written, is also an input or another output, or would be JSON
             that convtime reads as CSV; or two outputs are to be printed.
     """
-    files = {f"--{name}": getattr(options, name, None) for name in _OUTPUTS}
     printed = printed_outputs(options)
+    files = {f"--{name}": getattr(options, name, None) for name in _OUTPUTS if name not in printed}
     names = " and ".join(f"--{name}" for name in printed)
     require(len(printed) < 2, f"{names} must not all be -, since only one of them can be printed")
-    for name in printed:
-        del files[f"--{name}"]
     check_distinct(files)
     for option, attribute in getattr(options, "reads", {}).items():
         check_distinct({option: getattr(options, attribute), **files})
