@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ def share(truths: Iterable[object]) -> float | None:
     """How many are true, of all; None of none."""
     found = list(map(bool, truths))
     return sum(found) / len(found) if found else None
+
+
+def flips(choices: Iterable[tuple[str, Sequence[str]]]) -> Iterator[bool]:
+    """For each pair of processes, whether the choice of one is not among the ties of the other."""
+    for (choice, _), (_, ties) in itertools.permutations(choices, 2):
+        yield choice not in ties
 
 
 def most(values: Iterable[float]) -> float | None:

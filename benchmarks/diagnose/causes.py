@@ -336,31 +336,16 @@ def turns_by_value(draw: Draw) -> Planted:
     return Planted(work, (torch.rand(draw.whole("Mi numbers", 4, 16) * MIB, device="cuda") * most,))
 
 
-@CONTROLS.make("control: relu", NOTHING)
-def relu(draw: Draw) -> Planted:
-    return Planted(torch.relu, (large(64, 192)(draw),))
-
-
 @CONTROLS.make("control: add", NOTHING)
 def add(draw: Draw) -> Planted:
     x = large(64, 128)(draw)
     return Planted(torch.add, (x, torch.randn_like(x)))
 
 
-@CONTROLS.make("control: softmax", NOTHING)
-def softmax(draw: Draw) -> Planted:
-    return Planted(torch.softmax, (random_tensor(1024 * draw.whole("1024 rows", 16, 32), 4096), 1))
-
-
 @CONTROLS.make("control: layer_norm", NOTHING)
 def layer_norm(draw: Draw) -> Planted:
     x = random_tensor(1024 * draw.whole("1024 rows", 16, 48), 4096, dtype="bfloat16")
     return Planted(functools.partial(F.layer_norm, normalized_shape=(4096,)), (x,))
-
-
-@CONTROLS.make("control: sum", NOTHING)
-def total(draw: Draw) -> Planted:
-    return Planted(torch.sum, (large(96, 256)(draw),))
 
 
 @CONTROLS.make("control: gather", NOTHING)
@@ -400,3 +385,13 @@ def waited(x: torch.Tensor, side: Any) -> torch.Tensor:
         z = y * 2.0
     main.wait_stream(side)
     return z + 1.0
+
+
+for _name, _make in {
+    "relu": lambda draw: Planted(torch.relu, (large(64, 192)(draw),)),
+    "sum": lambda draw: Planted(torch.sum, (large(96, 256)(draw),)),
+    "softmax": lambda draw: Planted(
+        torch.softmax, (random_tensor(1024 * draw.whole("1024 rows", 16, 32), 4096), 1)
+    ),
+}.items():
+    CONTROLS.make(f"control: {_name}", NOTHING)(_make)

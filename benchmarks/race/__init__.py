@@ -9,9 +9,7 @@ processes. Candidates were all called before, so that nothing is compiled while 
 Results are not compared, since the peer does not compare them.
 """
 
-import itertools
 import statistics
-from collections.abc import Iterator
 
 import results
 from common import summaries
@@ -54,17 +52,16 @@ def regrets_of(rows: list[results.Row], name: str, how: str) -> list[float]:
     return [scores[choice["winner"]] for choice in _choices(rows, name, how)]
 
 
-def flips_of(rows: list[results.Row], name: str) -> Iterator[bool]:
-    """For each pair of processes, whether one's winner is not among the other's ties."""
-    for one, other in itertools.permutations(_choices(rows, name, "race"), 2):
-        yield one["winner"] not in other["ties"]
+def flips_of(rows: list[results.Row], name: str) -> list[bool]:
+    choices = _choices(rows, name, "race")
+    return [*summaries.flips((choice["winner"], choice["ties"]) for choice in choices)]
 
 
 def table(rows: list[results.Row]) -> str:
     lines = []
     for name, oracle in _oracles(rows).items():
         raced, peer = (_choices(rows, name, how) for how in ("race", "do_bench"))
-        regrets, flips = regrets_of(rows, name, "race"), [*flips_of(rows, name)]
+        regrets, flips = regrets_of(rows, name, "race"), flips_of(rows, name)
         seconds, theirs = (
             statistics.median(each["seconds"] for each in found) for found in (raced, peer)
         )

@@ -18,7 +18,6 @@ torch.backends.cudnn.benchmark on from its first call of the problem, timed inte
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
 
 import results
 from common import summaries
@@ -40,9 +39,12 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         summary["geomean_over_oracle"] = statistics.geometric_mean(
             1 / (1 + each) for each in regrets
         )
-    flips = [*_flips(kinds["process"])]
-    if flips:
-        summary["flips"] = sum(flips) / len(flips)
+    choices = defaultdict(list)
+    for row in kinds["process"]:
+        for name, found in row["problems"].items():
+            choices[name].append((found["choice"], found["ties"]))
+    flips = itertools.chain.from_iterable(map(summaries.flips, choices.values()))
+    summary |= summaries.known(flips=summaries.share(flips))
     for row in kinds["replay"]:
         summary["replay_tags"] = row["same_tags"] / row["plans"]
         summary["replay_bits_where_repeatable"] = row["same_bits"] / max(row["repeatable"], 1)
@@ -51,13 +53,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         summary["end_to_end_worst"] = min(row["speedup"] for row in kinds["end to end"])
         summary["end_to_end_best"] = max(row["speedup"] for row in kinds["end to end"])
     return summary
-
-
-def _flips(rows: list[results.Row]) -> Iterator[bool]:
-    """For each pair of processes and problem, whether one's choice is not among the other's."""
-    for one, other in itertools.permutations(rows, 2):
-        for name, chosen in one["problems"].items():
-            yield chosen["choice"] not in other["problems"][name]["ties"]
 
 
 def table(rows: list[results.Row]) -> str:
