@@ -76,7 +76,6 @@ def table(rows: list[results.Row]) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """An SVG of the rows in PyTorch's own default, fp32 NCHW."""
     from convtime.layers.compare import LayerResult
     from convtime.layers.show import layers_figure
 

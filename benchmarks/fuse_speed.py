@@ -89,7 +89,6 @@ def _count_fused(server: Child) -> int:
 
 
 def _time(server: Child, count: int) -> float:
-    """Seconds per call, of as many calls."""
     server.send(str(count).encode())
     return float(server.receive(PATIENCE))
 

@@ -192,7 +192,6 @@ def main() -> None:
 
 
 def measure_here(options: argparse.Namespace) -> None:
-    """The parts that need convtime in this environment."""
     from convtime.device.provenance import provenance
 
     device = running.find_device(options.device)

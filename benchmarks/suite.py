@@ -316,7 +316,6 @@ def _fails(command: Sequence[str | Path], **variables: str) -> bool:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The values of those parts that were measured."""
     by_key = summaries.by_key(rows)
     command, loaded = by_key.get("command", {}), _of(rows, "loaded ")
     noticed = [row["noticed_by"] for row in _of(rows, "mutant ") if row["noticed_by"] != COMPILER]

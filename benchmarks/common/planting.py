@@ -77,10 +77,7 @@ Wanted = Callable[[Draw], Any] | tuple[str, float, float]
 
 
 class Plants(dict[str, Plant]):
-    """Cases by their keys."""
-
     def make(self, key: str, cause: str) -> Callable[[Callable[[Draw], Planted]], Any]:
-        """Adds the case that the decorated function makes."""
         return lambda make: self.setdefault(key, Plant(cause, make))
 
     def call(

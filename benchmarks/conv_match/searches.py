@@ -92,7 +92,6 @@ def _compare(
 def _by_engine(
     call: ConvCall, name: str, tensors: ConvTensors, tag: str
 ) -> Callable[[], torch.Tensor]:
-    """convtime's call of a pass with that plan."""
     if name == FPROP:
         return convtime_call(call, name, tensors, tag)
     wanted = backward_pass(name)

@@ -45,7 +45,6 @@ def repeat(piece: Call, count: int) -> object:
 
 
 def draw_operation(family: str, chance: random.Random) -> tuple[str, Make]:
-    """What is drawn, and what makes its call."""
     pick = chance.choice
     match family:
         case "elementwise":

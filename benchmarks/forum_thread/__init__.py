@@ -209,7 +209,7 @@ def advice_table(rows: list[results.Row]) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG: for each convolution a column of times, clocks, and bytes written."""
+    """For each convolution a column of times, clocks, and bytes written."""
     from convtime.view.figure import Figure, columns, intervals, numbers, quantity, series_color
 
     rows = document["rows"]

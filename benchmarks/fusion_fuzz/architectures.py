@@ -48,8 +48,6 @@ class ResNet(nn.Module):
 
 
 class Inverted(nn.Module):
-    """A block of a MobileNet."""
-
     def __init__(self, channels: int) -> None:
         super().__init__()
         wide = 2 * channels
@@ -240,8 +238,6 @@ class Siamese(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A stem of convolutions before an LSTM."""
-
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(
@@ -375,7 +371,6 @@ def draw_images(
 
 
 def norms_of(model: nn.Module) -> list[Any]:
-    """The batch norms of a model."""
     return [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
 
 

@@ -254,7 +254,6 @@ def evaluate_compiled(twins: Twins) -> None:
 
 
 def evaluate_gradient(twins: Twins) -> None:
-    """Gradients of the images, by a copy."""
     fused, x = twins.take(), twins.images()
 
     def gradient(model: nn.Module, x: torch.Tensor) -> Any:
@@ -284,7 +283,6 @@ def recalibrate(twins: Twins) -> None:
 
 
 def average(twins: Twins) -> None:
-    """A moving average of the parameters, evaluated by a copy."""
     if twins.averages is None:
         ema = get_ema_multi_avg_fn(0.5)  # type: ignore[no-untyped-call]
         twins.averages = [
@@ -414,7 +412,6 @@ def evaluate_in_threads(twins: Twins) -> None:
 
 
 def evaluate_in_compiled(twins: Twins) -> None:
-    """A copy that a compiled function calls."""
     fused = twins.take()
     theirs = nn.Sequential(Doubled(), twins.when_taken)
     ours = torch.compile(lambda x: fused(2 * x), backend="aot_eager")
@@ -427,7 +424,6 @@ class Doubled(nn.Module):
 
 
 def cast_copy(twins: Twins) -> None:
-    """A copy in another dtype."""
     if twins.dtype == torch.float16:
         return
     dtype = torch.float32 if twins.dtype == torch.float64 else torch.bfloat16

@@ -60,7 +60,6 @@ def planted_losses(rows: list[results.Row]) -> dict[str, bool]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown: the interleavings, then what became of records and planted losses."""
     lines = []
     for row in of_kind(rows, "interleaving"):
         timings = row.get("timings", [])

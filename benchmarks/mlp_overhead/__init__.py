@@ -56,7 +56,6 @@ def shares(seconds: dict[str, float]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown: a line for each stage, with time and share for each net."""
     lines = []
     for stage in STAGES:
         cells = [stage]
@@ -70,7 +69,7 @@ def table(rows: list[results.Row]) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG: a waterfall for each net, from float32 to what convtime takes."""
+    """A waterfall for each net, from float32 to what convtime takes."""
     from convtime.view.figure import BLUE, GREEN, ORANGE, columns, numbers, quantity
 
     across = quantity("left", "% of float32's time")

@@ -56,7 +56,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown: the distribution of speedups, by pass and dtype."""
     groups: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row["key"].startswith("problem"):
