@@ -217,8 +217,7 @@ class BatchAgreement:
     def rounds(self, proposed: int) -> int:
         """Return the smallest number of rounds that a rank proposes, and begin the batch."""
         self._limit(self._coordinator.seconds_left - self._reserve)
-        own = [proposed, self._calls.costs()]
-        answers, instant = self._agree("a batch begins", own)
+        answers, instant = self._agree("a batch begins", [proposed, self._calls.costs()])
         costs = [max(each) for each in zip(*(costs for _, costs in answers), strict=True)]
         self._calls.begin(instant if self._aligned else None, costs)
         return int(min(rounds for rounds, _ in answers))

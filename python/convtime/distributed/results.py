@@ -294,10 +294,11 @@ def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]], size: int) -> s
 def _all_wait(own: Sequence[dict[str, Any]], collectives: Sequence[Collective]) -> bool:
     """Whether each rank's communication lasts until the last rank has arrived, on record."""
     symmetric = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-    recorded = all(each["communicating"] for each in own)
     # With several, a rank may wait for others in one, and they for it in the next.
     return (
-        recorded and len(collectives) <= 1 and all(each.kind in symmetric for each in collectives)
+        all(each["communicating"] for each in own)
+        and len(collectives) <= 1
+        and all(each.kind in symmetric for each in collectives)
     )
 
 
@@ -342,10 +343,10 @@ def _bandwidth(
     # Of the median: a share of each sample's own transfer would keep the slow samples alone.
     together = transfer[skew <= _MOST_SKEW * np.median(transfer) + uncertainty]
     if 2 * together.size < transfer.size:
-        apart = np.median(skew)
         return None, (
-            f"the ranks arrived {format_seconds(apart)} apart, more than {_MOST_SKEW:.0%} of the "
-            "transfer time: data may have been transferred before the last arrival"
+            f"the ranks arrived {format_seconds(np.median(skew))} apart, more than "
+            f"{_MOST_SKEW:.0%} of the transfer time: data may have been transferred before the "
+            "last arrival"
         )
     if together.size < _FEWEST:
         return None, (

@@ -45,8 +45,8 @@ def fold_norm(
     offset = offset * factor
     if shift is not None:
         offset = offset + shift
-    product = weight * factor.reshape(-1, *[1] * (weight.dim() - 1))
-    return product.to(weight.dtype), offset.to(weight.dtype)
+    factor = factor.reshape(-1, *[1] * (weight.dim() - 1))
+    return (weight * factor).to(weight.dtype), offset.to(weight.dtype)
 
 
 class FoldedTensors:

@@ -226,12 +226,11 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
         self, path: tuple[str, ...], numbers: Sequence[int], inside: Mapping[int, Sequence[Work]]
     ) -> RegionTimes:
         calls = [inside.get(number, ()) for number in numbers]
-        recorded = self.method == "kernel"
         return RegionTimes(
             path=path,
             host_seconds=tuple(self.entries[number].seconds for number in numbers),
             kernel_seconds=tuple(math.fsum(work.seconds for work in call) for call in calls)
-            if recorded
+            if self.method == "kernel"
             else (),
             activities=self.activities_of(calls),
         )

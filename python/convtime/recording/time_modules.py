@@ -142,8 +142,12 @@ def time_modules(
     require(passes, f"the step calls none of the requested modules ({', '.join(watched)})")
     counted, why_not = _count(step, metrics, name="step", device=where)
     if isolated:
-        read = None if counted is None else metrics
-        time = functools.partial(_time_in_isolation, metrics=read, device=where, options=chosen)
+        time = functools.partial(
+            _time_in_isolation,
+            metrics=None if counted is None else metrics,
+            device=where,
+            options=chosen,
+        )
         load = step if regime == "step" else None
         by_module = itertools.groupby(passes, key=operator.attrgetter("module"))
         passes = [
