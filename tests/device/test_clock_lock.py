@@ -74,8 +74,8 @@ def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(
         ({"sm_mhz": 1490}, r"sm_mhz must be a clock .* 1490 MHz; the nearest are 1485 and 1500"),
         ({"sm_mhz": 99999}, r"got 99999 MHz; the nearest are 1965 and 1980 MHz"),
         ({"memory_mhz": 3000}, r"memory_mhz must be .* the nearest are 2619 and 3201 MHz"),
-        ({"sm_mhz": 1500.0}, r"sm_mhz must be a whole number, got 1500.0"),
-        ({"memory_mhz": True}, r"memory_mhz must be a whole number, got True"),
+        ({"sm_mhz": 1500.0}, r"sm_mhz must be a whole number, 0 or more, got 1500.0"),
+        ({"memory_mhz": True}, r"memory_mhz must be a whole number, 0 or more, got True"),
     ],
 )
 def test_only_clocks_that_the_gpu_supports(

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from convtime.core import codec
+from convtime.core.checks import check_whole
 from convtime.core.files import exclusive_state, replace_file, state_folder
 from convtime.device import nvml
 from convtime.device.resolve import resolve_gpu
@@ -215,8 +216,7 @@ def _check_clock(
 ) -> None:
     if clock_mhz is None:
         return
-    if not isinstance(clock_mhz, int) or isinstance(clock_mhz, bool):
-        raise ValueError(f"{name} must be a whole number, got {clock_mhz!r}")
+    check_whole(name, clock_mhz)
     # If NVML does not list the supported clocks, it reports an unsupported one when it is set.
     if supported_mhz and clock_mhz not in supported_mhz:
         nearest = sorted(sorted(supported_mhz, key=lambda other: abs(other - clock_mhz))[:2])
