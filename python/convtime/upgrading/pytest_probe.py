@@ -6,6 +6,7 @@ as probe.py does.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -17,60 +18,58 @@ from pathlib import Path
 from typing import Any
 
 
+@dataclasses.dataclass(eq=False)
 class RequestedTests:
     """Pytest plugin that runs tests by request.
 
     Attributes:
-        answered: whether it has answered the question that loads the tests.
+        questions: the requests.
+        answer: sends an answer.
+        program: probe.py's definitions.
+        probe: its probe of the device.
+        answered: whether the question that loads the tests is answered.
+        failures: failures of the collection or of the last test.
     """
 
-    def __init__(
-        self,
-        questions: Iterator[dict[str, Any]],
-        answer: Callable[[dict[str, Any]], None],
-        program: dict[str, Any],
-        probe: Any,
-    ) -> None:
-        """Take the questions, and probe.py's definitions and its probe of the device."""
-        self.answered = False
-        self._program = program
-        self._probe = probe
-        self._questions = questions
-        self._answer = answer
-        self._failures: list[str] = []
+    questions: Iterator[dict[str, Any]]
+    answer: Callable[[dict[str, Any]], None]
+    program: dict[str, Any]
+    probe: Any
+    answered: bool = False
+    failures: list[str] = dataclasses.field(default_factory=list)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._failures.append(f"{report.nodeid}: {_last_line(report.longreprtext)}")
+            self.failures.append(f"{report.nodeid}: {_last_line(report.longreprtext)}")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             message = _last_line(report.longreprtext) if crash is None else crash.message
-            self._failures.append(f"it failed ({message.strip().splitlines()[0]})")
+            self.failures.append(f"it failed ({message.strip().splitlines()[0]})")
         elif report.skipped and isinstance(report.longrepr, tuple):
-            self._failures.append(f"it was skipped ({report.longrepr[2].partition(': ')[2]})")
+            self.failures.append(f"it was skipped ({report.longrepr[2].partition(': ')[2]})")
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Answer until the parent ends."""
         self.answered = True
-        if self._failures:
-            self._answer({"unusable": f"its tests cannot be collected ({self._failures[0]})"})
+        if self.failures:
+            self.answer({"unusable": f"its tests cannot be collected ({self.failures[0]})"})
             return True
         items = {item.nodeid: item for item in session.items}
-        self._answer({"tests": [*items], **self._program["settings"]()})
-        for question in self._questions:
-            self._answer(self._run(items[question["test"]], items.get(question["next"])))
+        self.answer({"tests": [*items], **self.program["settings"]()})
+        for question in self.questions:
+            self.answer(self._run(items[question["test"]], items.get(question["next"])))
         return True
 
     def _run(self, item: Any, following: Any) -> dict[str, Any]:
         from pytest_convtime import _SESSION
 
-        self._failures.clear()
+        self.failures.clear()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        self._program["wait_until_quiet"]()
-        if self._failures:
-            return {"unusable": self._failures[0], "broken": self._probe.is_broken()}
+        self.program["wait_until_quiet"]()
+        if self.failures:
+            return {"unusable": self.failures[0], "broken": self.probe.is_broken()}
         document: dict[str, Any] = item.config.stash[_SESSION].document(item.nodeid)
         return document
 
