@@ -293,8 +293,8 @@ def test_on_a_gpu_a_missing_wait_is_found() -> None:
 @pytest.mark.parametrize("around", [neighbors.in_a_stream, neighbors.in_a_process])
 def test_on_a_gpu_neighbours_begin_and_end(around: Any) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    for eats in neighbors.EATS:
-        with around(device, eats):
+    for resource in neighbors.RESOURCES:
+        with around(device, resource):
             torch.ones(9, device=device).add_(1)
         torch.cuda.synchronize()
 

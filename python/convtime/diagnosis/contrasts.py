@@ -325,9 +325,9 @@ def _look_at_regime(operation: Operation, evidence: Evidence) -> Evidence:
 def _look_beside(operation: Operation, evidence: Evidence) -> Evidence:
     """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
     times = {"alone": operation.timing(cache="warm", method="event")}
-    for eats in neighbors.EATS:
-        with neighbors.in_a_stream(operation.device, eats):
-            times[f"beside a stream that eats {eats}"] = operation.timing(
+    for resource in neighbors.RESOURCES:
+        with neighbors.in_a_stream(operation.device, resource):
+            times[f"beside a stream that eats {resource}"] = operation.timing(
                 cache="warm", method="event"
             )
     return evidence.with_contrast("beside", times)
@@ -335,9 +335,9 @@ def _look_beside(operation: Operation, evidence: Evidence) -> Evidence:
 
 def _look_beside_a_process(operation: Operation, evidence: Evidence) -> Evidence:
     times: dict[str, Timing] = {}
-    for eats in neighbors.EATS:
-        with neighbors.in_a_process(operation.device, eats):
-            times[f"beside a process that eats {eats}"] = operation.timing(
+    for resource in neighbors.RESOURCES:
+        with neighbors.in_a_process(operation.device, resource):
+            times[f"beside a process that eats {resource}"] = operation.timing(
                 cache="warm", method="event", exclusive=False
             )
     return evidence.with_contrast("beside", times)

@@ -17,8 +17,8 @@ from convtime.device import nvml
 from convtime.diagnosis.evidence import Evidence, Neighbors
 from convtime.diagnosis.operation import Operation
 
-Eats = Literal["bandwidth", "multiprocessors"]
-EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
+Resource = Literal["bandwidth", "multiprocessors"]
+RESOURCES: Final[tuple[Resource, ...]] = ("bandwidth", "multiprocessors")
 
 _SPIN_SECONDS, _SPINS = 200e-6, 40
 _LAUNCH_SECONDS = 1e-6  # launch and exit of each spin
@@ -87,13 +87,13 @@ def _other_processes(device: torch.device) -> int | None:
 
 
 @contextlib.contextmanager
-def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
+def in_a_stream(device: torch.device, resource: Resource) -> Iterator[None]:
     """Keep another stream of the GPU busy while the block runs, for at most half a second."""
     with torch.cuda.device(device):
         make: Any = torch.cuda.Stream  # which is not typed
         side = make()
         with torch.cuda.stream(side):
-            piece, seconds = _piece(device, eats)
+            piece, seconds = _piece(device, resource)
             for _ in range(min(_MOST_LAUNCHES, int(_BESIDE_SECONDS / seconds))):
                 piece()
         try:
@@ -103,13 +103,13 @@ def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
+def in_a_process(device: torch.device, resource: Resource) -> Iterator[None]:
     """Keep a GPU busy from another process while the block runs.
 
     Raises:
         ValueError: the other process did not start.
     """
-    with Child(job(_keep_busy, device, eats)) as process:
+    with Child(job(_keep_busy, device, resource)) as process:
         try:
             process.await_start()
         except ChildError as error:
@@ -120,9 +120,9 @@ def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
             process.end()
 
 
-def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], float]:
+def _piece(device: torch.device, resource: Resource) -> tuple[Callable[[], object], float]:
     """Return work that uses up a resource of a GPU, and its least duration in seconds."""
-    if eats == "multiprocessors":
+    if resource == "multiprocessors":
         count = torch.cuda.get_device_properties(device).multi_processor_count
         spin = torch.ops.convtime.spin_ns
         return lambda: spin(int(_PIECE_SECONDS * 1e9), count // 2, 1024), _PIECE_SECONDS
@@ -131,14 +131,14 @@ def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], floa
     return lambda: target.copy_(source), 2 * _BESIDE_BYTES / (_highest_rate(device) or 1e12)
 
 
-def _keep_busy(device: torch.device, eats: Eats) -> None:
+def _keep_busy(device: torch.device, resource: Resource) -> None:
     """Keep a GPU busy until the process ends."""
     begun = threading.Event()
 
     def work() -> None:
         event: Any = torch.cuda.Event
         with torch.cuda.device(device):
-            piece, _ = _piece(device, eats)
+            piece, _ = _piece(device, resource)
             done = event()
             while True:
                 for _ in range(_AT_ONCE):
