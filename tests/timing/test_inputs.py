@@ -27,7 +27,7 @@ DENORMAL = "a CPU is many times slower on denormals, unless it flushes them to z
 
 
 def remarks_on(candidates: list[Candidate], *, on_gpu: bool) -> list[list[Remark]]:
-    tensors = [some_tensors(candidate, 500).plain for candidate in candidates]
+    tensors = [some_tensors(candidate, 500)[0] for candidate in candidates]
     return remarks_on_tensors(candidates, tensors, on_gpu=on_gpu)
 
 

@@ -12,6 +12,7 @@ import textwrap
 import types
 from typing import Any
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line
 
 # Prefix of a snippet's file name in tracebacks; a description of the snippet follows.
@@ -48,8 +49,7 @@ def function_of(code: str, namespace: dict[str, Any], *, what: str) -> types.Fun
     """
     code = _dedented(code)
     body = _parsed(code, what).body
-    if not body:
-        raise InputError(f"{what} is empty; give Python code, such as 'torch.relu(x)'")
+    require(body, f"{what} is empty; give Python code, such as 'torch.relu(x)'")
     _compiled(ast.Module(body, []), what)  # refuses statements only valid in functions: return
     last = body[-1]
     if isinstance(last, ast.Expr):

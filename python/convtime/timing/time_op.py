@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from convtime.core.checks import require
 from convtime.core.errors import first_line
 from convtime.device.resolve import resolve_device
 from convtime.timing.candidate import Candidate, candidate_and_options, with_keywords
@@ -161,8 +162,10 @@ def time_op(
     """
     with reporting_errors(group):
         candidate, chosen = candidate_and_options("time_op", TimeOptions, fn, args, options)
-        if chosen.stop == "verdict":
-            raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
+        require(
+            chosen.stop != "verdict",
+            "stop='verdict' needs something to compare with; use convtime.compare",
+        )
     (measured,) = measure_here_or_in_group([candidate], chosen, group)
     return with_rates(candidate, measured, chosen)
 

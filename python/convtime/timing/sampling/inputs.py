@@ -13,6 +13,7 @@ from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.object_graph import (
     Walk,
+    is_plain,
     parts_of,
     tensors_by_variable,
     without_modes,
@@ -121,7 +122,9 @@ def _largest_inputs(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> li
     inspectable = [
         tensor
         for tensor in tensors
-        if tensor is not candidate.kwargs.get("out") and _can_be_inspected(tensor)
+        if tensor is not candidate.kwargs.get("out")
+        and is_plain(tensor)
+        and _can_be_inspected(tensor)
     ]
     largest = heapq.nlargest(_MOST_TENSORS, inspectable, key=torch.Tensor.numel)
     return [

@@ -33,7 +33,6 @@ from convtime.timing.sampling.calls import (
     without_persisting_lines,
 )
 from convtime.timing.sampling.object_graph import (
-    SomeTensors,
     Walk,
     some_tensors,
     tensors_of,
@@ -166,7 +165,7 @@ def measure(
     with take_turn(devices, options, limit) as turn:
         _await_gpus(devices, limit)
         remarks = inputs.remarks_on(
-            candidates, [some.plain for some in tensors_found], on_gpu=on_gpu
+            candidates, [tensors for tensors, _ in tensors_found], on_gpu=on_gpu
         )
         with (
             on(devices.device, options.stream),
@@ -242,14 +241,15 @@ def _await_gpus(devices: WorkDevices, limit: TimeLimit) -> None:
 def find_devices(
     candidates: Sequence[Candidate],
     requested: torch.device | str | int | None,
-    tensors_found: Sequence[SomeTensors] | None = None,
+    tensors_found: Sequence[tuple[list[torch.Tensor], bool]] | None = None,
 ) -> WorkDevices:
     """Find the device of the work, the other GPUs that it uses, and the reason for the device.
 
     Args:
         candidates: the candidates to time.
         requested: the device that the caller asked for.
-        tensors_found: what is known of the tensors of each candidate; others are searched.
+        tensors_found: the known tensors of each candidate, and whether these are all; further ones
+            are searched.
     """
     known = None if requested is None else resolve_device(requested)
     gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
@@ -257,9 +257,9 @@ def find_devices(
         return WorkDevices(known, (), "asked for")
     of_tensors: dict[torch.device, None] = {}
     gpus: list[torch.device] = []
-    tensors = itertools.chain.from_iterable(some.all for some in tensors_found or ())
+    tensors = itertools.chain.from_iterable(some for some, _ in tensors_found or ())
     walk = None
-    if tensors_found is None or (gpu_count and not all(some.complete for some in tensors_found)):
+    if tensors_found is None or (gpu_count and not all(is_all for _, is_all in tensors_found)):
         walk = Walk(_MOST_OBJECTS)
         further = (tensors_of(candidate, walk) for candidate in candidates)
         tensors = itertools.chain(tensors, itertools.chain.from_iterable(further))

@@ -116,25 +116,11 @@ def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
         searched |= functions
 
 
-class SomeTensors(NamedTuple):
-    """The tensors among the first objects that a candidate refers to.
-
-    Attributes:
-        all: the tensors.
-        plain: those that :func:`is_plain`.
-        complete: whether there are no others.
-    """
-
-    all: list[torch.Tensor]
-    plain: list[torch.Tensor]
-    complete: bool
-
-
-def some_tensors(candidate: Candidate, limit: int) -> SomeTensors:
-    """Return what :func:`tensors_of` finds among at most ``limit`` objects."""
+def some_tensors(candidate: Candidate, limit: int) -> tuple[list[torch.Tensor], bool]:
+    """Return what :func:`tensors_of` finds among ``limit`` objects, and whether that is all."""
     walk = Walk(limit)
     tensors = list(tensors_of(candidate, walk))
-    return SomeTensors(tensors, [*filter(is_plain, tensors)], not walk.ended_early)
+    return tensors, not walk.ended_early
 
 
 def parts_of(candidate: Candidate) -> dict[str, object]:
