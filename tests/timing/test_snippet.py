@@ -95,6 +95,6 @@ def test_errors_name_the_line_or_the_option() -> None:
         ("exit()", "line 1 of the statement raised SystemExit"),
         ("def f():\n  return 1 / 0\nf()", "line 2 of the statement raised ZeroDivisionError"),
     ):
-        with pytest.raises(InputError) as error, snippet.prepared(options) as (namespace, _):
+        with pytest.raises(InputError) as error, snippet.prepare(options) as (namespace, _):
             snippet.time_statement(code, options, namespace)
         assert str(error.value).startswith(says)

@@ -124,14 +124,14 @@ def applications_of(
         used |= names_in(statement, what=f"statement {name!r}")
         snippet.candidate_of(statement, options, {}, what=f"statement {name!r}")
         applications[name] = Application(
-            functools.partial(_prepared, statement, options, namespace),
+            functools.partial(_set_up_candidate, statement, options, namespace),
             f"{statement!r}{surroundings and f' with {surroundings}'}",
         )
     check_used(axes, used, "a variable of statement or setup")
     return applications
 
 
-def _prepared(
+def _set_up_candidate(
     statement: str,
     options: argparse.Namespace,
     namespace: Mapping[str, Any] | None,

@@ -159,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
     if options.over:
         return _run_over(options, statements)
     check_only_over(options)
-    with snippet.prepared(options) as (namespace, device):
+    with snippet.prepare(options) as (namespace, device):
         compared = compare_statements(statements, options, namespace)
     if options.confirm and compared.others:
         compared = dataclasses.replace(compared, confirmation=_confirmation(options))
@@ -282,7 +282,7 @@ def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
 
 
 def _compared_again(options: argparse.Namespace) -> Comparison:
-    with snippet.prepared(options) as (namespace, _):
+    with snippet.prepare(options) as (namespace, _):
         return compare_statements(snippet.named_statements(options), options, namespace)
 
 

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
         return
     require(options.statement, "STATEMENT or --list is required (see convtime counters --help)")
     statement = snippet.statement_of(options.statement)
-    with snippet.prepared(options) as (namespace, device):
+    with snippet.prepare(options) as (namespace, device):
         counted = _read(statement, options, namespace)
     snippet.deliver(options, counted, device)
 

@@ -48,7 +48,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     statement = snippet.statement_of(options.statement)
     tell(f"this takes up to some {options.budget:.0f} s")
-    with snippet.prepared(options) as (namespace, device):
+    with snippet.prepare(options) as (namespace, device):
         candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
         diagnosis = diagnose(
             candidate,

@@ -41,7 +41,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     statements = snippet.named_statements(options)
-    with snippet.prepared(options) as (namespace, device):
+    with snippet.prepare(options) as (namespace, device):
         raced = race(
             snippet.candidates_of(statements, options, namespace),
             check=None if options.check == "none" else options.check,

@@ -253,7 +253,7 @@ def deliver(
 
 
 @contextlib.contextmanager
-def prepared(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], torch.device]]:
+def prepare(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], torch.device]]:
     """Run the setup, and yield the variables for statements and the device.
 
     Raises:

@@ -21,6 +21,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     statement = snippet.statement_of(options.statement)
-    with snippet.prepared(options) as (namespace, device):
+    with snippet.prepare(options) as (namespace, device):
         measured = snippet.time_statement(statement, options, namespace)
     snippet.deliver(options, measured, device)

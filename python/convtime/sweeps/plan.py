@@ -183,7 +183,7 @@ class Plan(Generic[Point]):
         """Return every point, without measurements, in the order of applications and axes."""
         raise NotImplementedError
 
-    def failed(self, point: Point, error: str) -> Point:
+    def mark_failed(self, point: Point, error: str) -> Point:
         """Return a point that could not be measured, with the reason."""
         raise NotImplementedError
 
@@ -226,7 +226,7 @@ class SweepPlan(Plan[SweepPoint]):
             for application, values in itertools.product(self.applications, self.combinations())
         ]
 
-    def failed(self, point: SweepPoint, error: str) -> SweepPoint:
+    def mark_failed(self, point: SweepPoint, error: str) -> SweepPoint:
         return dataclasses.replace(point, error=error)
 
 
@@ -250,7 +250,7 @@ class ComparisonPlan(Plan[ComparisonPoint]):
     def points(self) -> list[ComparisonPoint]:
         return [ComparisonPoint(values) for values in self.combinations()]
 
-    def failed(self, point: ComparisonPoint, error: str) -> ComparisonPoint:
+    def mark_failed(self, point: ComparisonPoint, error: str) -> ComparisonPoint:
         return dataclasses.replace(point, errors=dict.fromkeys(self.applications, error))
 
     @property

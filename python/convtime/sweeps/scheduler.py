@@ -157,11 +157,11 @@ class _HandOut(Generic[Point]):
             self._processes.add(process)
             self._write(*visits)
             if self._control is not None and point.name in self._lost:
-                self._write(plan.failed(self._control, self._lost[point.name]))
+                self._write(plan.mark_failed(self._control, self._lost[point.name]))
                 self._control = None
         # An executor has its own exceptions for killed workers.
         elif control is None:
-            self._write(plan.failed(point, first_line(error)))
+            self._write(plan.mark_failed(point, first_line(error)))
         else:  # the control may be at fault, even if no others get it by now
             self._lost[point.name] = first_line(error)
             self._left.appendleft(point)
