@@ -114,7 +114,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]
     for name, answer in _load("one_gpu").ANSWERS.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(clock_lock, "_told", set())
+    monkeypatch.setattr(clock_lock, "_warned", set())
     yield fake
     for name in fake.answers:
         assert hasattr(fake, f"nvmlDeviceGet{name}"), f"nvidia-ml-py cannot be asked for {name}"

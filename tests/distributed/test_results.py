@@ -18,7 +18,7 @@ from convtime.distributed.results import (
     _arrivals_reason,
     _bandwidth,
     _communication,
-    _divided,
+    _divide_calls,
     _slower,
 )
 from convtime.timing.activity import DeviceActivity
@@ -94,7 +94,7 @@ def test_a_call_waits_for_the_last_rank_and_then_transfers(
     if lost and recorded:  # or the call does not communicate on this rank
         by_rank[-1] = [0.0]
     own = own_of(arrivals, 2000, by_rank, stamped=stamped)
-    waiting, transfer, needs_clocks = _divided(own, [Collective(kind, 1024, len(own))])
+    waiting, transfer, needs_clocks = _divide_calls(own, [Collective(kind, 1024, len(own))])
     in_step = kind in ("all_reduce", "all_gather") or (kind == "all_to_all" and not stamped)
     if lost and recorded:
         assert waiting.shape == (len(own), 0)

@@ -170,7 +170,7 @@ def reset_clocks(device: torch.device | str | int | None = None) -> None:
         with contextlib.suppress(_RecordError):  # resetting also removes an unreadable file
             record = _read(path)
             if record is not None and record.is_in_place():
-                raise RuntimeError(_taken(record))
+                raise RuntimeError(_lock_conflict(record))
         _reset_all(gpu)
         path.unlink(missing_ok=True)
 
@@ -190,14 +190,14 @@ def left_over(device: torch.device | str | int | None = None) -> str:
     return "" if record is None or record.is_in_place() else str(record)
 
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_of_left_over(device: torch.device | str | int | None) -> None:
     """Warn of the finding of :func:`left_over`, once per process."""
     sentence = left_over(device)
-    if sentence and sentence not in _told:
-        _told.add(sentence)
+    if sentence and sentence not in _warned:
+        _warned.add(sentence)
         warnings.warn(sentence, RuntimeWarning, stacklevel=4)
 
 
@@ -246,7 +246,7 @@ class _Lock:
             record = _read(self._path)
             if record is not None:
                 if record.is_in_place():
-                    raise RuntimeError(_taken(record))
+                    raise RuntimeError(_lock_conflict(record))
                 warnings.warn(f"{record}; it is done now", RuntimeWarning, stacklevel=4)
                 _reset_all(self._gpu)
             _held.append(self)
@@ -260,7 +260,7 @@ class _Lock:
     def _set(self, which: str, clock_mhz: int) -> None:
         nvml_ = self._gpu.nvml
         advice = f"`{self.clocks.lock_command}` before, and `{self.clocks.reset_command}` after"
-        with _explained(nvml_, f"locking the clocks of {self.clocks.gpu}", advice):
+        with _explaining(nvml_, f"locking the clocks of {self.clocks.gpu}", advice):
             # Recorded first: a signal can arrive at any time.
             self._to_reset.append(which)
             try:
@@ -280,7 +280,7 @@ class _Lock:
             # A separate session: at interpreter exit, the block's session may have ended.
             with (
                 nvml.session(self._device) as gpu,
-                _explained(gpu.nvml, doing, f"`{self.clocks.reset_command}`"),
+                _explaining(gpu.nvml, doing, f"`{self.clocks.reset_command}`"),
             ):
                 for which in self._to_reset:
                     getattr(gpu.nvml, f"nvmlDeviceReset{which}LockedClocks")(gpu.handle)
@@ -298,7 +298,7 @@ class _Lock:
 
 def _reset_all(gpu: nvml.Gpu) -> None:
     advice = f"`sudo nvidia-smi -i {gpu.uuid} -rgc`"
-    with _explained(gpu.nvml, f"resetting the clocks of {gpu.uuid}", advice):
+    with _explaining(gpu.nvml, f"resetting the clocks of {gpu.uuid}", advice):
         gpu.nvml.nvmlDeviceResetGpuLockedClocks(gpu.handle)
         # A GPU that cannot lock its memory clock cannot reset it either.
         with contextlib.suppress(gpu.nvml.NVMLError_NotSupported):
@@ -306,7 +306,7 @@ def _reset_all(gpu: nvml.Gpu) -> None:
 
 
 @contextlib.contextmanager
-def _explained(nvml_: Any, what: str, advice: str) -> Iterator[None]:
+def _explaining(nvml_: Any, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except nvml_.NVMLError_NoPermission as error:
@@ -357,7 +357,7 @@ def _restore_all() -> None:
             every.callback(lock.release)
 
 
-def _taken(record: LockRecord) -> str:
+def _lock_conflict(record: LockRecord) -> str:
     who = "this process" if record.pid == os.getpid() else f"process {record.pid}"
     return (
         f"the clocks of {record.clocks.gpu} are already locked ({record.clocks}) by {who}, since "

@@ -71,12 +71,13 @@ def by_core(cpus: Iterable[int], root: Path = _CPUS) -> list[int]:
 
 def check_pin(cpu: int | None) -> None:
     """Raise InputError for a CPU that this thread may not run on."""
-    allowed = os.sched_getaffinity(0)
-    require(
-        cpu is None or cpu in allowed,
-        f"pin must be one of the {len(allowed)} CPUs that this thread may run on (between "
-        f"{min(allowed)} and {max(allowed)}), got {cpu}",
-    )
+    if cpu is not None:
+        allowed = os.sched_getaffinity(0)
+        require(
+            cpu in allowed,
+            f"pin must be one of the {len(allowed)} CPUs that this thread may run on (between "
+            f"{min(allowed)} and {max(allowed)}), got {cpu}",
+        )
 
 
 def remote_share(

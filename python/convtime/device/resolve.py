@@ -23,10 +23,10 @@ def resolve_device(requested: torch.device | str | int | None = None) -> torch.d
     try:
         device = torch.device(requested)
     except (RuntimeError, TypeError):
-        raise InputError(f"device must be cpu, cuda or cuda:N, got {_written(requested)}") from None
+        raise InputError(f"device must be cpu, cuda or cuda:N, got {_quoted(requested)}") from None
     if device.type == "cpu":
         return torch.device("cpu")
-    require(device.type == "cuda", f"device must be cpu, cuda or cuda:N, got {_written(requested)}")
+    require(device.type == "cuda", f"device must be cpu, cuda or cuda:N, got {_quoted(requested)}")
     why = (
         "this PyTorch was built without CUDA"
         if torch.version.cuda is None
@@ -34,13 +34,13 @@ def resolve_device(requested: torch.device | str | int | None = None) -> torch.d
     )
     require(
         torch.cuda.is_available(),
-        f"device {_written(requested)} is not available: {why}; use cpu",
+        f"device {_quoted(requested)} is not available: {why}; use cpu",
     )
     index = torch.cuda.current_device() if device.index is None else device.index
     count = torch.cuda.device_count()
     require(
         0 <= index < count,
-        f"device must be below cuda:{count} on this machine, got {_written(requested)}",
+        f"device must be below cuda:{count} on this machine, got {_quoted(requested)}",
     )
     return torch.device("cuda", index)
 
@@ -55,9 +55,9 @@ def resolve_gpu(requested: torch.device | str | int | None = None) -> torch.devi
     if not torch.cuda.is_available():
         raise NvmlUnavailableError("there is no CUDA device")
     device = resolve_device(requested)
-    require(device.type == "cuda", f"device must be a CUDA device, got {_written(requested)}")
+    require(device.type == "cuda", f"device must be a CUDA device, got {_quoted(requested)}")
     return device
 
 
-def _written(requested: object) -> str:
+def _quoted(requested: object) -> str:
     return repr(str(requested) if isinstance(requested, torch.device) else requested)

@@ -65,7 +65,7 @@ class Calls:
         self._ended = len(candidates)  # each was called once already, to find its communication
         self._next: float | None = None  # by this process's clock
         self._pitches = [0.0] * len(candidates)
-        self.candidates = [self._wrapped(*each) for each in enumerate(candidates)]
+        self.candidates = [self._wrap(*each) for each in enumerate(candidates)]
 
     def progress(self) -> tuple[int, int]:
         """Return the number of calls that ended, and of collectives that began."""
@@ -111,7 +111,7 @@ class Calls:
             stamps.append(Stamps(begins, arrivals, ends))
         return stamps
 
-    def _wrapped(self, index: int, candidate: Candidate) -> Candidate:
+    def _wrap(self, index: int, candidate: Candidate) -> Candidate:
         candidate = timed_part(candidate)
         fn, prepare, mark = candidate.fn, candidate.before, self._timestamps.mark
         entered = [0, 0]

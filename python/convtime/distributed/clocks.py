@@ -183,7 +183,7 @@ class EventTimestamps(Timestamps):
     def begin(self) -> None:
         """Relate events to the host's clock and, at first, measure their excess."""
         if self._origin is None:
-            self.excess = self._measured_excess()
+            self.excess = self._measure_excess()
         before, after, event = min(
             (self._reading() for _ in range(_READINGS)), key=lambda each: each[1] - each[0]
         )
@@ -198,7 +198,7 @@ class EventTimestamps(Timestamps):
         event.synchronize()
         return before, now(), event
 
-    def _measured_excess(self) -> float:
+    def _measure_excess(self) -> float:
         self._spin(_HELD_NS)
         pairs = []
         for _ in range(_READINGS):

@@ -82,13 +82,13 @@ def join_ranks(
     )
     joined = []
     for index, each in enumerate(measured):
-        common = _with_shared(each, parts[0]["shared"][index])
+        common = _share_overhead(each, parts[0]["shared"][index])
         ranks = _ranks(coordinator, facts, parts, index, common, uncertainty, clock_reason)
         joined.append(dataclasses.replace(common, ranks=ranks))
     return joined
 
 
-def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measurement:
+def _share_overhead(measured: Measurement, shared: Mapping[str, Any]) -> Measurement:
     """Return the measurement with rank 0's overhead and precision, on which verdicts depend."""
     change = measured.overhead - shared["overhead"]
     return dataclasses.replace(
@@ -204,7 +204,7 @@ def _ranks(
         dataclasses.replace(each[0], nbytes=max(one.nbytes for one in each))
         for each in zip(*by_rank, strict=False)
     ]
-    waiting, transfer, needs_clocks = _divided(own, collectives)
+    waiting, transfer, needs_clocks = _divide_calls(own, collectives)
     if not needs_clocks:
         uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
     reason = _arrivals_reason(bool(waiting.size), own, coordinator.size)
@@ -237,7 +237,7 @@ def _ranks(
     )
 
 
-def _divided(
+def _divide_calls(
     own: Sequence[dict[str, Any]], collectives: Sequence[Collective]
 ) -> tuple[Any, Any, bool]:
     """Divide the calls' communication into waiting for the last rank, and the transfer.

@@ -38,7 +38,7 @@ def details(times: ModuleTimes) -> Iterator[Block]:
     yield from printed(times)
     full: list[Block] = [Sentences(_kernels(timed), title=_title(timed)) for timed in times.passes]
     if times.counters is not None:
-        full.append(_counted(times, times.counters))
+        full.append(_counters_table(times, times.counters))
     yield Details(full)
 
 
@@ -80,13 +80,13 @@ def _rows(times: ModuleTimes) -> Iterator[list[str]]:
         ]
         if _is_isolated(times):
             alone = "–" if timed.isolated is None else estimate(timed.isolated)
-            ratio = "" if timed.ratio is None else _written(timed)
+            ratio = "" if timed.ratio is None else _ratio_cell(timed)
             row += [alone, ratio, _verdict(times, timed)]
             row += [_KERNELS[timed.same_kernels]] * (times.method == "kernel")
         yield row
 
 
-def _written(timed: PassTimes) -> str:
+def _ratio_cell(timed: PassTimes) -> str:
     assert timed.ratio is not None
     low, high = timed.ratio.low, timed.ratio.high
     if not math.isfinite(high):
@@ -135,7 +135,7 @@ def _cautions(times: ModuleTimes) -> Iterator[str]:
         yield f"no counters: {times.counters_reason}"
 
 
-def _counted(times: ModuleTimes, of_step: Counters) -> Table:
+def _counters_table(times: ModuleTimes, of_step: Counters) -> Table:
     """Return a table with a row per counted kernel, with each metric's value per launch."""
     metrics = list(of_step.units)
     headers = ["kernel", "counted", "launches"]

@@ -126,7 +126,7 @@ def time_modules(
     made = options_of("time_modules", Options, chosen, margin=margin)
     made.check_ranges()
     _refuse_compiled(model)
-    named = None if modules is None else _named(model, modules)
+    named = None if modules is None else _modules_named(model, modules)
     for _ in range(warmup - 1):
         step()
     called = innermost_called(model, step)
@@ -138,7 +138,7 @@ def time_modules(
     )
     with take_turn(WorkDevices(where, (), "asked for"), made, TimeLimit(made.timeout)) as turn:
         recording, monitor = _record(step, watched, steps, where)
-    passes, rest = _divided(recording, watched)
+    passes, rest = _divide_steps(recording, watched)
     require(passes, f"the step calls none of the requested modules ({', '.join(watched)})")
     counted, why_not = _count(step, metrics, name="step", device=where)
     if isolated:
@@ -153,7 +153,7 @@ def time_modules(
         passes = [
             timed
             for name, own in by_module
-            for timed in _isolated([*own], watched[name], step, load, time)
+            for timed in _isolate([*own], watched[name], step, load, time)
         ]
     return ModuleTimes(
         model=type(model).__name__,
@@ -186,7 +186,7 @@ def _refuse_compiled(model: torch.nn.Module) -> None:
         )
 
 
-def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.Module]:
+def _modules_named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.Module]:
     if not isinstance(names, Iterable):
         raise TypeError(f"modules must be names of modules, got {names!r}")
     every = dict(model.named_modules())
@@ -261,7 +261,7 @@ def _times(recording: Recording, name: str) -> tuple[float, ...]:
     return times.kernel_seconds if recording.method == "kernel" else times.host_seconds
 
 
-def _divided(
+def _divide_steps(
     recording: Recording, watched: Mapping[str, torch.nn.Module]
 ) -> tuple[list[PassTimes], tuple[float, ...]]:
     """Divide each watched step into the passes of modules and the rest.
@@ -341,7 +341,7 @@ def _by_step(
     return inside, rest
 
 
-def _isolated(
+def _isolate(
     passes: Sequence[PassTimes],
     module: torch.nn.Module,
     step: Callable[[], object],
@@ -424,10 +424,10 @@ class _Replay:
     def _renew_inputs(self) -> None:
         """Copy the inputs last, as in a step; a module may modify its inputs."""
         self._inputs.clear()
-        self._inputs += [map_tensors(_renewed, (call.args, call.kwargs)) for call in self._calls]
+        self._inputs += [map_tensors(_renew, (call.args, call.kwargs)) for call in self._calls]
 
 
-def _renewed(tensor: torch.Tensor) -> torch.Tensor:
+def _renew(tensor: torch.Tensor) -> torch.Tensor:
     tensor.grad = None
     # Not a leaf: leaves do not allow in-place changes.
     renewed = tensor.clone()

@@ -187,7 +187,7 @@ def race(
         seconds=_SECONDS_PER_CANDIDATE * len(raced) if budget is None else float(budget),
         options=chosen,
     )
-    with _shown(progress, len(raced)) as on_stage:
+    with _progress(progress, len(raced)) as on_stage:
         return isolation.run(run, plan, on_stage) if isolated else run(plan, on_stage)
 
 
@@ -307,7 +307,7 @@ class _Timer:
 
 
 @contextlib.contextmanager
-def _shown(progress: bool | None, count: int) -> Iterator[elimination.OnStage]:
+def _progress(progress: bool | None, count: int) -> Iterator[elimination.OnStage]:
     """Show a race's stages as the description of a progress bar over the candidates."""
     with ProgressBar(count, "candidate", shown=progress) as bar:
 
