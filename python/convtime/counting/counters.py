@@ -26,6 +26,7 @@ from convtime.timing.candidate import (
 )
 from convtime.timing.options import CounterOptions, Options
 from convtime.timing.sampling.calls import (
+    flush_arguments,
     flush_buffers,
     make_way_for_profilers,
     without_persisting_lines,
@@ -255,21 +256,11 @@ def _count(
     """Count the kernels; returns the result of ``_C.count_kernels``."""
     called = timed_part(candidate)
     buffers = flush_buffers(options.cache, [devices.device])
-    stream = torch.cuda.current_stream(devices.device).cuda_stream
     with telling_refusals(devices.device):
         return _C.count_kernels(
             call=(called.fn, called.args, dict(called.kwargs), called.before),
             metrics=list(metrics),
             replays_kernels=replay == "kernel",
             repeats=repeats,
-            flush=[
-                (
-                    buffer.data_ptr(),
-                    buffer.nbytes,
-                    buffer.get_device(),
-                    stream,
-                    options.cache == "cold-clean",
-                )
-                for buffer in buffers
-            ],
+            flush=flush_arguments(buffers, options.cache),
         )

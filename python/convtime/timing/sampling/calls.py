@@ -133,6 +133,22 @@ def flush_buffers(cache: Cache, gpus: Sequence[torch.device]) -> list[torch.Tens
         ]
 
 
+def flush_arguments(
+    buffers: Iterable[torch.Tensor], cache: Cache
+) -> list[tuple[int, int, int, int, bool]]:
+    """The flush of these buffers as an argument of the core, on the current streams."""
+    return [
+        (
+            buffer.data_ptr(),
+            buffer.nbytes,
+            buffer.get_device(),
+            current_stream(buffer.device),
+            cache == "cold-clean",
+        )
+        for buffer in buffers
+    ]
+
+
 @contextlib.contextmanager
 def without_persisting_lines(cache: Cache, gpus: Iterable[torch.device]) -> Iterator[str]:
     """Let a flush reach the whole L2 caches, including the part set aside for persisting accesses.
@@ -472,16 +488,7 @@ def sample(
         regime=options.regime,
         on_gpu=bool(gpus),
         stream=stream,
-        flush=[
-            (
-                buffer.data_ptr(),
-                buffer.nbytes,
-                buffer.get_device(),
-                current_stream(buffer.device),
-                options.cache == "cold-clean",
-            )
-            for buffer in flush
-        ],
+        flush=flush_arguments(flush, options.cache),
         other_devices=[gpu.index for gpu in gpus[1:]],
         several_ranks=supervisor is None and several_ranks(),
         **_warmup(options),
