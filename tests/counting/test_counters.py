@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import types
 from typing import Any
 
 import pytest
@@ -87,8 +86,6 @@ def core(monkeypatch):
         "GpuChip": lambda _device: Gh100(),
     }.items():
         monkeypatch.setattr(f"convtime.counting.counters.{name}", stand_in)
-    stream = types.SimpleNamespace(cuda_stream=0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
     return core
 
 
