@@ -59,10 +59,8 @@ std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_
     throw std::invalid_argument(
         "method 'graph' captures the work of one device, but the calls use several; use 'kernel'");
   }
-  const auto wait = [hooks = options.hooks](const std::function<void()>& blocking) {
-    hooks.wait_for_device(blocking);
-  };
-  const GraphContext context{options.graph_recorder, stream_of(options), wait, options.allocate};
+  const GraphContext context{options.graph_recorder, stream_of(options), options.hooks,
+                             options.allocate};
   if (options.flush.empty()) {
     return std::make_unique<GraphTimer>(context, capacity);
   }
@@ -178,24 +176,23 @@ std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, Method 
   return nullptr;
 }
 
-ConditionedCandidates::ConditionedCandidates(std::span<Callable* const> candidates,
-                                             [[maybe_unused]] const TimingOptions& options,
-                                             [[maybe_unused]] Method method, ClockProbe* probe)
-    : callables_(candidates.begin(), candidates.end()) {
-  for (Callable*& callable : callables_) {
+std::vector<std::unique_ptr<Callable>> add_conditions(std::span<Callable*> candidates,
+                                                      [[maybe_unused]] const TimingOptions& options,
+                                                      [[maybe_unused]] Method method,
+                                                      ClockProbe* probe) {
+  std::vector<std::unique_ptr<Callable>> wrappers;
+  for (Callable*& callable : candidates) {
     if (probe != nullptr) {
-      callable = add(std::make_unique<ClockedCallable>(*callable, *probe));
+      callable = wrappers.emplace_back(std::make_unique<ClockedCallable>(*callable, *probe)).get();
     }
 #ifdef CONVTIME_WITH_CUDA
     if (!options.flush.empty() && method != Method::kGraph) {  // graphs already contain the flush
-      callable = add(std::make_unique<ColdCallable>(*callable, options.flush));
+      callable =
+          wrappers.emplace_back(std::make_unique<ColdCallable>(*callable, options.flush)).get();
     }
 #endif
   }
-}
-
-Callable* ConditionedCandidates::add(std::unique_ptr<Callable> callable) {
-  return owned_.emplace_back(std::move(callable)).get();
+  return wrappers;
 }
 
 }  // namespace convtime

@@ -49,19 +49,10 @@ struct DeviceTicks {
 /// Return the ticks of the current device, measured once per process on the options' stream.
 CONVTIME_API DeviceTicks device_ticks(const TimingOptions& options);
 
-/// Wraps candidates with the actions before each call. `probe` may be null.
-class ConditionedCandidates {
- public:
-  ConditionedCandidates(std::span<Callable* const> candidates, const TimingOptions& options,
-                        Method method, ClockProbe* probe);
-
-  std::span<Callable* const> get() const { return callables_; }
-
- private:
-  Callable* add(std::unique_ptr<Callable> callable);
-
-  std::vector<Callable*> callables_;
-  std::vector<std::unique_ptr<Callable>> owned_;
-};
+/// Wrap the candidates, in place, with the actions before each call, and return the wrappers.
+/// `probe` may be null.
+std::vector<std::unique_ptr<Callable>> add_conditions(std::span<Callable*> candidates,
+                                                      const TimingOptions& options, Method method,
+                                                      ClockProbe* probe);
 
 }  // namespace convtime

@@ -118,11 +118,12 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
   const std::unique_ptr<QueueHold> hold = make_hold(options, *timer);
   const std::optional<double> max_sm_clock_hz = max_clock_of(options);
   const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, candidates.size(), *timer);
-  const ConditionedCandidates conditioned(candidates, options, options.method, probe.get());
+  std::vector<Callable*> conditioned(candidates.begin(), candidates.end());
+  const auto wrappers = add_conditions(conditioned, options, options.method, probe.get());
   const std::unique_ptr<RegimeControl> regime =
       make_regime(options, options.method, max_sm_clock_hz.value_or(0));
 
-  SamplerResult samples = sample_rounds(conditioned.get(),
+  SamplerResult samples = sample_rounds(conditioned,
                                         {.timer = *timer,
                                          .hold = hold.get(),
                                          .probe = probe.get(),

@@ -106,18 +106,18 @@ TimedReference time_reference(Method method, const TimingOptions& asked, bool he
   const std::unique_ptr<Callable> reference =
       asked.calibration_reference ? asked.calibration_reference()
                                   : std::make_unique<ReferenceKernel>(stream, asked.allocate);
-  Callable* const candidate = reference.get();
+  Callable* candidate = reference.get();
   const std::unique_ptr<Timer> timer = make_timer(method, options, 1);
   const std::unique_ptr<QueueHold> hold = held ? make_hold(options, *timer) : nullptr;
   const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, 1, *timer);
-  const ConditionedCandidates conditioned({&candidate, 1}, options, method, probe.get());
-  return summarized(sample_rounds(conditioned.get(), {.timer = *timer,
-                                                      .hold = hold.get(),
-                                                      .probe = probe.get(),
-                                                      .warmup = {.calls = 3, .steady = false},
-                                                      .rule = {.criterion = StopCriterion::kCount,
-                                                               .min_samples = kSamples,
-                                                               .max_samples = kSamples}}));
+  const auto wrappers = add_conditions({&candidate, 1}, options, method, probe.get());
+  return summarized(sample_rounds({&candidate, 1}, {.timer = *timer,
+                                                    .hold = hold.get(),
+                                                    .probe = probe.get(),
+                                                    .warmup = {.calls = 3, .steady = false},
+                                                    .rule = {.criterion = StopCriterion::kCount,
+                                                             .min_samples = kSamples,
+                                                             .max_samples = kSamples}}));
 }
 
 Outcome<Overhead> expected_overhead(Method method, const TimingOptions& options, bool held,

@@ -51,7 +51,8 @@ class VaryingSpin final : public Callable {
 };
 
 void synchronize_stream(const GraphContext& context) {
-  context.wait([&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context.stream)); });
+  context.hooks.wait_for_device(
+      [&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context.stream)); });
 }
 
 /// Outside a capture: a first call may compile, load modules or choose an algorithm.

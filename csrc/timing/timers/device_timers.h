@@ -14,6 +14,7 @@
 #include "core/device_memory.h"
 #include "core/export.h"
 #include "timing/conditions/cache_flush.h"
+#include "timing/host_hooks.h"
 #include "timing/timers/device_graph.h"
 #include "timing/timers/timer.h"
 #include "timing/trace/attribution.h"
@@ -127,8 +128,7 @@ class CONVTIME_API DeviceStamps {
 struct GraphContext {
   GraphRecorder recorder;
   cudaStream_t stream = nullptr;  ///< the stream on which the recorder's graphs are replayed
-  /// See HostHooks::wait.
-  std::function<void(const std::function<void()>&)> wait = [](const auto& blocking) { blocking(); };
+  HostHooks hooks{};
   DeviceAllocator allocate{};
 };
 
