@@ -259,21 +259,21 @@ class OfOneRank final : public ForwardingCallable {
   bool settled_ = false;
 };
 
-/// An accord whose functions are methods of a Python object.
-class PythonAccord final : public Accord {
+/// An agreement whose functions are methods of a Python object.
+class PythonAgreement final : public BatchAgreement {
  public:
-  /// `accord` must outlive this object: options are copied without the GIL.
-  explicit PythonAccord(py::handle accord) : accord_(accord) {}
+  /// `agreement` must outlive this object: options are copied without the GIL.
+  explicit PythonAgreement(py::handle agreement) : agreement_(agreement) {}
 
   double begin(double tick_seconds) override {
-    return accord_.attr("begin")(tick_seconds).cast<double>();
+    return agreement_.attr("begin")(tick_seconds).cast<double>();
   }
   std::size_t rounds(std::size_t proposed) override {
-    return accord_.attr("rounds")(proposed).cast<std::size_t>();
+    return agreement_.attr("rounds")(proposed).cast<std::size_t>();
   }
-  void release() override { accord_.attr("release")(); }
+  void release() override { agreement_.attr("release")(); }
   void share(SharedBatch& batch) override {
-    const py::dict all = accord_.attr("share")(py::dict(
+    const py::dict all = agreement_.attr("share")(py::dict(
         py::arg("seconds") = batch.seconds, py::arg("fault") = batch.fault,
         py::arg("held") = batch.held, py::arg("hold_given_up") = batch.hold_given_up,
         py::arg("unordered") = batch.unordered, py::arg("elapsed_seconds") = batch.elapsed_seconds,
@@ -288,7 +288,7 @@ class PythonAccord final : public Accord {
   }
 
  private:
-  py::handle accord_;
+  py::handle agreement_;
 };
 
 /// Read the options of one timing. Each name and default is here alone.
@@ -323,15 +323,16 @@ py::list time_candidates(const py::kwargs& kwargs) {
   const auto candidates = keywords.take<std::vector<py::dict>>("candidates");
   const bool several_ranks = keywords.take<bool>("several_ranks");
   const auto on_batch = keywords.take<py::object>("on_batch");
-  const auto accord = keywords.take<py::object>("accord", py::none());
+  const auto agreement =
+      keywords.take<py::object>("agreement", keywords.take<py::object>("accord", py::none()));
   TimingOptions options = read_options(keywords);
   keywords.finish();
   if (!on_batch.is_none()) {
     options.supervision.on_batch = reporting_to(on_batch);
   }
-  PythonAccord python_accord(accord);
-  if (!accord.is_none()) {
-    options.supervision.accord = &python_accord;
+  PythonAgreement python_agreement(agreement);
+  if (!agreement.is_none()) {
+    options.supervision.agreement = &python_agreement;
   }
 
   std::vector<std::unique_ptr<RotatingCallable>> callables;

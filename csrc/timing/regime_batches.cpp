@@ -45,21 +45,21 @@ RegimeBatches::RegimeBatches(std::span<Callable* const> candidates, const Sample
       setup_(setup),
       result_(result),
       regime_(setup.regime == nullptr ? as_is_ : *setup.regime),
-      accord_(setup.supervision.accord),
+      agreement_(setup.supervision.agreement),
       runner_(candidates, setup.timer, setup.timer.queues_calls() ? setup.hold : nullptr,
               setup.probe, setup.hooks),
       start_(now_seconds()) {}
 
 double RegimeBatches::working_seconds() const {
-  return accord_ == nullptr ? now_seconds() - regime_.idle_seconds() : shared_clock_;
+  return agreement_ == nullptr ? now_seconds() - regime_.idle_seconds() : shared_clock_;
 }
 
 bool RegimeBatches::time_is_up() const {
-  return accord_ == nullptr ? setup_.supervision.deadline.passed() : shared_time_is_up_;
+  return agreement_ == nullptr ? setup_.supervision.deadline.passed() : shared_time_is_up_;
 }
 
 RegimeBatches::Outcome RegimeBatches::run(std::size_t rounds, bool warming_up, Series& series) {
-  last_rounds_ = accord_ == nullptr ? rounds : accord_->rounds(rounds);
+  last_rounds_ = agreement_ == nullptr ? rounds : agreement_->rounds(rounds);
   BatchRecord record{.warming_up = warming_up};
   const double idled_before = regime_.idle_seconds();
   record.idle_clock_hz = idle();
@@ -67,7 +67,7 @@ RegimeBatches::Outcome RegimeBatches::run(std::size_t rounds, bool warming_up, S
   load(regime_.load_seconds() - runner_.seconds_of(last_rounds_));
 
   const bool to_be_held = runner_.holds_queue();
-  Batch batch = accord_ == nullptr ? runner_.run(last_rounds_) : run_shared(last_rounds_);
+  Batch batch = agreement_ == nullptr ? runner_.run(last_rounds_) : run_shared(last_rounds_);
   ++batches_run_;
   calls_ += last_rounds_ * candidates_.size();
   result_.of_other_threads += batch.of_other_threads;
@@ -112,7 +112,7 @@ RegimeBatches::Outcome RegimeBatches::run(std::size_t rounds, bool warming_up, S
 /// Run a batch together with other processes. Of its times, the candidates' seconds are the longest
 /// of all processes; activities and clocks are those of this process.
 Batch RegimeBatches::run_shared(std::size_t rounds) {
-  Batch batch = runner_.run(rounds, [this] { accord_->release(); });
+  Batch batch = runner_.run(rounds, [this] { agreement_->release(); });
   SharedBatch shared{.seconds = {},
                      .fault = batch.fault,
                      .held = batch.held,
@@ -123,7 +123,7 @@ Batch RegimeBatches::run_shared(std::size_t rounds) {
   for (const CandidateSamples& candidate : batch.candidates) {
     shared.seconds.push_back(candidate.seconds());
   }
-  accord_->share(shared);
+  agreement_->share(shared);
   for (std::size_t i = 0; i < batch.candidates.size(); ++i) {
     std::vector<Sample>& samples = batch.candidates[i].samples;
     for (std::size_t round = 0; round < samples.size(); ++round) {

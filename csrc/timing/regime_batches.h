@@ -11,7 +11,7 @@
 namespace convtime {
 
 /// Runs batches while the device is in its regime, and adds their samples to a series. With an
-/// accord, it decides like the other processes.
+/// agreement, it decides like the other processes.
 class RegimeBatches {
  public:
   /// Counts go into `result`. All arguments must outlive this object.
@@ -40,10 +40,10 @@ class RegimeBatches {
   std::size_t calls() const { return calls_; }
 
   /// Return the seconds of a clock that stops while the device idles for the regime. With an
-  /// accord, it shows the same time in all processes: that of the last batch.
+  /// agreement, it shows the same time in all processes: that of the last batch.
   double working_seconds() const;
 
-  /// Return whether the deadline has passed; with an accord, that of any process.
+  /// Return whether the deadline has passed; with an agreement, that of any process.
   bool time_is_up() const;
 
  private:
@@ -58,7 +58,7 @@ class RegimeBatches {
   SamplerResult& result_;
   RegimeControl as_is_;
   RegimeControl& regime_;
-  Accord* accord_;
+  BatchAgreement* agreement_;
   BatchRunner runner_;
   double start_;
   std::size_t batches_run_ = 0;

@@ -46,9 +46,9 @@ class SamplerRun {
       : candidates_(candidates),
         setup_(setup),
         rule_(setup.rule),
-        accord_(setup.supervision.accord),
+        agreement_(setup.supervision.agreement),
         first_calls_(earlier.first_calls),
-        judge_(setup.rule, setup.timer, accord_ == nullptr),
+        judge_(setup.rule, setup.timer, agreement_ == nullptr),
         batches_(candidates, setup, result_),
         regime_(batches_.regime()),
         warmup_(regime_.warmup(setup.warmup)) {
@@ -93,9 +93,9 @@ class SamplerRun {
       round.launches += cost.launches;
     }
     runner().expect(round);
-    // With kCount, the number of calls is the number of requested samples; with an accord, it must
-    // not depend on the times of this process.
-    if (rule_.criterion != StopCriterion::kCount && accord_ == nullptr) {
+    // With kCount, the number of calls is the number of requested samples; with an agreement, it
+    // must not depend on the times of this process.
+    if (rule_.criterion != StopCriterion::kCount && agreement_ == nullptr) {
       single_calls_ += runner().settle();
     }
     result_.warmup_calls += single_calls_;
@@ -133,14 +133,14 @@ class SamplerRun {
 
   void prepare_judge() {
     const double tick = setup_.timer.tick_seconds();
-    judge_.begin(accord_ == nullptr ? tick : accord_->begin(tick));
+    judge_.begin(agreement_ == nullptr ? tick : agreement_->begin(tick));
     expect_overhead(runner().holds_queue());
   }
 
   /// Tell the rule about the method's overhead, unless it has to decide as in other processes,
   /// whose overhead differs.
   void expect_overhead(bool held) {
-    if (setup_.calibrate && accord_ == nullptr) {
+    if (setup_.calibrate && agreement_ == nullptr) {
       judge_.expect(setup_.calibrate(held));
     }
   }
@@ -178,7 +178,7 @@ class SamplerRun {
         continue;  // testing a long series after each batch would take longer than the batches
       }
       rounds_tested = taken;
-      steady = all_steady(series, accord_ == nullptr);
+      steady = all_steady(series, agreement_ == nullptr);
       if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
           taken / 2 >= kSteadyWindow) {
         forget_first(taken / 2, series);
@@ -222,7 +222,7 @@ class SamplerRun {
       try {
         run_batch(next_rounds(batches_.working_seconds() - start), result_.candidates);
       } catch (const DeadlineError&) {
-        if (accord_ != nullptr) {
+        if (agreement_ != nullptr) {
           throw;  // the other processes cannot end here as well
         }
         time_out();
@@ -279,7 +279,7 @@ class SamplerRun {
   std::span<Callable* const> candidates_;
   const SamplerSetup& setup_;
   const StopRule& rule_;
-  Accord* accord_;
+  BatchAgreement* agreement_;
   SamplerResult result_;
   double start_ = now_seconds();
   std::size_t single_calls_ = 0;

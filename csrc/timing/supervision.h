@@ -28,9 +28,9 @@ struct SharedBatch {
 /// communicate. Every process calls these functions in the same order, and each returns the same
 /// values in all processes: the decisions of the samplers, and so the numbers of their calls, are
 /// then equal. Each function may throw to end the run.
-class Accord {
+class BatchAgreement {
  public:
-  virtual ~Accord() = default;
+  virtual ~BatchAgreement() = default;
 
   /// Called once, after the first calls. Returns the longest tick of the processes' timers.
   virtual double begin(double tick_seconds) = 0;
@@ -98,7 +98,7 @@ struct Supervision {
   std::function<void(const BatchRecord&)> on_batch{};
   /// Agreement with other processes that run the same candidates; null if this process decides
   /// alone. Each sample is then the longest of all processes.
-  Accord* accord = nullptr;
+  BatchAgreement* agreement = nullptr;
 };
 
 }  // namespace convtime

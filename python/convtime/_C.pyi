@@ -165,7 +165,7 @@ def time_candidates(
     first_batch_seconds: float,
     seconds_left: float,
     on_batch: Callable[[dict[str, Any]], object] | None,
-    accord: object = None,
+    agreement: object = None,
 ) -> list[dict[str, Any]]: ...
 
 class OfOneRank:

@@ -174,7 +174,7 @@ class OwnBatch:
 
 
 class BatchAgreement:
-    """Agrees with the other ranks on each batch: ``Accord`` of csrc/timing/supervision.h.
+    """Agrees with the other ranks on each batch: ``BatchAgreement`` of csrc/timing/supervision.h.
 
     Attributes:
         batches: this rank's part of each batch of the sampler's present run.

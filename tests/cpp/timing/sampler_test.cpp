@@ -835,7 +835,7 @@ TEST_F(SamplerTest, ADeadlineEndsIdling) {
 
 /// Agrees with the other processes' decisions, which are given: they propose fewer rounds, and
 /// their calls take longer.
-class FakeAccord final : public Accord {
+class FakeAgreement final : public BatchAgreement {
  public:
   double begin(double tick_seconds) override {
     ++begun;
@@ -865,8 +865,8 @@ class FakeAccord final : public Accord {
 };
 
 TEST_F(SamplerTest, DecidesByWhatAllProcessesAgreeOn) {
-  FakeAccord accord;
-  accord.faulty_at = 2;
+  FakeAgreement agreement;
+  agreement.faulty_at = 2;
   FakeHold hold;
   const SamplerResult result =
       run({.rule = {.criterion = StopCriterion::kBudget,
@@ -875,11 +875,11 @@ TEST_F(SamplerTest, DecidesByWhatAllProcessesAgreeOn) {
                     .budget_seconds = 10},
            .hold = &hold,
            .calibrate = [](bool) -> Overhead { throw std::logic_error("asked"); },
-           .supervision = {.accord = &accord}});
-  EXPECT_EQ(accord.begun, 1U);
+           .supervision = {.agreement = &agreement}});
+  EXPECT_EQ(agreement.begun, 1U);
   // Its seconds, and not those of this process, use the budget up.
-  EXPECT_EQ(accord.proposals, 10U);
-  EXPECT_EQ(accord.releases, 10U);
+  EXPECT_EQ(agreement.proposals, 10U);
+  EXPECT_EQ(agreement.releases, 10U);
   EXPECT_EQ(result.candidates[0].seconds(), std::vector<double>(25, 5.0));
   EXPECT_EQ(result.candidates[1].seconds(), std::vector<double>(25, 5.0));
   EXPECT_EQ(result.faulty_batches, 1U);
@@ -889,9 +889,10 @@ TEST_F(SamplerTest, DecidesByWhatAllProcessesAgreeOn) {
 }
 
 TEST_F(SamplerTest, EndsWhereTheTimeOfAnyProcessIsUp) {
-  FakeAccord accord;
-  accord.time_is_up_at = 4;
-  const SamplerResult result = run({.rule = count_of(1000, 1), .supervision = {.accord = &accord}});
+  FakeAgreement agreement;
+  agreement.time_is_up_at = 4;
+  const SamplerResult result =
+      run({.rule = count_of(1000, 1), .supervision = {.agreement = &agreement}});
   EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
   EXPECT_EQ(result.candidates[0].samples.size(), 1 + 9U);
 }

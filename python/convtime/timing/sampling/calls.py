@@ -498,7 +498,7 @@ def sample(
         on_batch=(
             None if log is None else lambda fields: log(BatchRecord(number=next(numbers), **fields))
         ),
-        accord=supervisor,
+        agreement=supervisor,
     )
     return [
         calls.outcome(record.pop("results_reason")) | record

@@ -147,7 +147,7 @@ def measure(
     """Time candidates interleaved, in rounds; sample i of each comes from the same round.
 
     ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
-    ``supervisor`` is an object with the functions of ``Accord`` in csrc/timing/supervision.h, which
+    ``supervisor`` is an object with the functions of ``BatchAgreement`` in csrc/timing/supervision.h, which
     makes each decision of the sampler for all ranks of a process group. Default: this process
     decides alone.
     """
