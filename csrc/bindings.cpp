@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ops/timing/cpu_pages.h"
-#include "ops/timing/operator_clock.h"
+#include "ops/timing/operator_watch.h"
 #include "timing/conditions/host_probe.h"
 #include "timing/conditions/thread_watch.h"
 #include "timing/device_traits.h"

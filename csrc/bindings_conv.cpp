@@ -17,7 +17,6 @@
 #endif
 
 namespace convtime::bindings {
-
 namespace {
 
 #ifdef CONVTIME_WITH_CUDA

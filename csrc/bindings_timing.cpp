@@ -10,7 +10,7 @@
 
 #include "bindings.h"
 #include "bindings_callable.h"
-#include "ops/timing/collective_watch.h"
+#include "ops/timing/operator_watch.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
 #include "timing/judge/estimate.h"

@@ -14,7 +14,6 @@
 #include "conv/graph.h"
 
 namespace convtime::conv {
-
 namespace {
 
 /// Holds one descriptor per possible knob, for cuDNN to fill in.

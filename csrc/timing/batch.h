@@ -11,7 +11,6 @@
 
 #include "timing/callable.h"
 #include "timing/conditions/clock_probe.h"
-#include "timing/conditions/hold_plan.h"
 #include "timing/conditions/queue_hold.h"
 #include "timing/host_hooks.h"
 #include "timing/samples.h"

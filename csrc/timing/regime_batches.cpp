@@ -12,7 +12,6 @@
 #include "timing/trace/attribution.h"
 
 namespace convtime {
-
 namespace {
 
 /// Idling is split into pieces of this length, so that signals are checked often enough.

@@ -187,20 +187,26 @@ conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, 
   return key;
 }
 
+/// Not data_ptr, which would copy a tensor that is copied lazily.
+void* data_to_read(const at::Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
+
 conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
                            const at::Tensor& y) {
-  // const_data_ptr, because data_ptr would copy a tensor that is copied lazily.
-  const auto read = [](const at::Tensor& tensor) {
-    return const_cast<void*>(tensor.const_data_ptr());
-  };
-  return {pass == conv::Pass::kDgrad ? x.mutable_data_ptr() : read(x),
-          pass == conv::Pass::kWgrad ? w.mutable_data_ptr() : read(w),
-          pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
+  return {pass == conv::Pass::kDgrad ? x.mutable_data_ptr() : data_to_read(x),
+          pass == conv::Pass::kWgrad ? w.mutable_data_ptr() : data_to_read(w),
+          pass == conv::Pass::kFprop ? y.mutable_data_ptr() : data_to_read(y)};
 }
 
 /// The number of elements of a channel of an example.
 std::int64_t plane_of(const at::Tensor& batch) {
   return batch.numel() == 0 ? 0 : batch.numel() / batch.size(0) / batch.size(1);
+}
+
+/// Return `other` and the bias, dense; undefined if there are none.
+std::pair<at::Tensor, at::Tensor> dense_operands(const EpilogueOperands& epilogue,
+                                                 at::MemoryFormat format) {
+  return {epilogue.other.has_value() ? epilogue.other->contiguous(format) : at::Tensor(),
+          is_defined(epilogue.bias) ? epilogue.bias->contiguous() : at::Tensor()};
 }
 
 /// Call function(arguments) with those of an epilogue's kernel that writes y.
@@ -209,14 +215,7 @@ void with_epilogue_arguments(const at::Tensor& y, const EpilogueOperands& epilog
                              const Function& function) {
   const at::MemoryFormat format = y.suggest_memory_format();
   TORCH_INTERNAL_ASSERT(y.is_contiguous(format), "a convolution's output has gaps");
-  at::Tensor z;
-  if (epilogue.other.has_value()) {
-    z = epilogue.other->contiguous(format);
-  }
-  at::Tensor b;
-  if (is_defined(epilogue.bias)) {
-    b = epilogue.bias->contiguous();
-  }
+  const auto [z, b] = dense_operands(epilogue, format);
   const auto read = [](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.const_data_ptr() : nullptr;
   };
@@ -309,16 +308,8 @@ class CudnnCall {
     const at::MemoryFormat format = y.suggest_memory_format();
     const at::Tensor x = given_x.contiguous(format);
     const at::Tensor w = given_w.contiguous(format);
-    at::Tensor z;
-    float alpha = 0;
-    if (epilogue.other.has_value()) {
-      z = epilogue.other->contiguous(format);
-      alpha = static_cast<float>(epilogue.alpha);
-    }
-    at::Tensor b;
-    if (is_defined(epilogue.bias)) {
-      b = epilogue.bias->contiguous();
-    }
+    auto [z, b] = dense_operands(epilogue, format);
+    const float alpha = epilogue.other.has_value() ? static_cast<float>(epilogue.alpha) : 0;
     if (epilogue.activation.activation == conv::Activation::kRelu) {
       // PyTorch's graph always has both sums: without `other` it adds y times zero. The same graph
       // offers the same engines.
@@ -335,13 +326,13 @@ class CudnnCall {
     if (z.defined()) {
       key.problem.epilogue.alpha = alpha;
       key.problem.epilogue.z = describe(z, channels_last);
-      operands.z = const_cast<void*>(z.const_data_ptr());
+      operands.z = data_to_read(z);
     }
     if (b.defined()) {
       at::DimVector size(static_cast<std::size_t>(y.dim()), 1);
       size[1] = b.size(0);
       key.problem.epilogue.b = describe(b.view(size), channels_last);
-      operands.b = const_cast<void*>(b.const_data_ptr());
+      operands.b = data_to_read(b);
     }
     switch (choose_way(key, operands, x, w, epilogue)) {
       case Way::kFused:

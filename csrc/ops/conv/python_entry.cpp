@@ -192,7 +192,7 @@ at::Tensor pad_end(const at::Tensor& input, const Padding& padding) {
   return padding.surplus.empty() ? input : at::constant_pad_nd(input, padding.surplus);
 }
 
-/// The positions of a function's arguments.
+/// The positions of a function's arguments after input, weight and bias.
 struct Positions {
   Py_ssize_t stride;
   Py_ssize_t padding;
@@ -204,95 +204,91 @@ struct Positions {
 
 constexpr Positions kConvPositions = {3, 4, -1, 5, 6, 7};
 constexpr Positions kConvTransposePositions = {3, 4, 5, 7, 6, 8};
+/// `other`, `alpha`, `activation` and `negative_slope` are at 7 to 10.
+constexpr Positions kEpiloguePositions = {3, 4, -1, 5, 6, 11};
 
-template <const ConvOp& kOp>
-PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  constexpr Positions kAt = kOp.transposed ? kConvTransposePositions : kConvPositions;
+/// The arguments that all functions have, except the tensors and the policy.
+struct ConvArguments {
   Numbers stride;
   Padding padding;
   Numbers output_padding;
   Numbers dilation;
   std::optional<c10::SymInt> groups;
-  bool plain = count == kAt.policy + 1 && is_plain_tensor(args[0]) && is_plain_tensor(args[1]) &&
-               is_none_or(is_plain_tensor, args[2]) && stride.read(args[kAt.stride]) &&
-               dilation.read(args[kAt.dilation]) &&
-               (groups = read_number(args[kAt.groups])).has_value() &&
-               is_none_or(is_plain_text, args[kAt.policy]) && !is_overridden();
-  if constexpr (kOp.transposed) {
-    plain = plain && padding.numbers.read(args[kAt.padding]) &&
-            output_padding.read(args[kAt.output_padding]);
-  } else {
-    plain = plain && padding.read(args[kAt.padding], THPVariable_Unpack(args[1]), stride, dilation,
-                                  kOp.spatial);
+
+  /// Return whether all arguments are plain, and the tensors and the policy, too.
+  template <const ConvOp& kOp, const Positions& kAt>
+  bool read(PyObject* const* args, Py_ssize_t count) {
+    const bool plain = count == kAt.policy + 1 && is_plain_tensor(args[0]) &&
+                       is_plain_tensor(args[1]) && is_none_or(is_plain_tensor, args[2]) &&
+                       stride.read(args[kAt.stride]) && dilation.read(args[kAt.dilation]) &&
+                       (groups = read_number(args[kAt.groups])).has_value() &&
+                       is_none_or(is_plain_text, args[kAt.policy]) && !is_overridden();
+    if (!plain) {
+      return false;
+    }
+    if constexpr (kOp.transposed) {
+      return padding.numbers.read(args[kAt.padding]) &&
+             output_padding.read(args[kAt.output_padding]);
+    }
+    return padding.read(args[kAt.padding], THPVariable_Unpack(args[1]), stride, dilation,
+                        kOp.spatial);
   }
-  if (!plain) {
+};
+
+/// Call the function with the GIL released, and return its result.
+template <typename Function>
+PyObject* without_gil(const Function& function) {
+  const at::Tensor output = [&] {
+    const pybind11::gil_scoped_release no_gil;
+    return function();
+  }();
+  return THPVariable_Wrap(output);
+}
+
+template <const ConvOp& kOp, const Positions& kAt>
+PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  ConvArguments given;
+  if (!given.read<kOp, kAt>(args, count)) {
     return Py_NewRef(Py_NotImplemented);
   }
   const std::optional<std::string_view> policy = text_or_none(args[kAt.policy]);
   const at::Tensor input = THPVariable_Unpack(args[0]);
   const at::Tensor weight = THPVariable_Unpack(args[1]);
   const std::optional<at::Tensor> bias = tensor_or_none(args[2]);
-  const at::Tensor output = [&] {
-    const pybind11::gil_scoped_release no_gil;
-    return dispatch({kOp, pad_end(input, padding), weight, bias, stride.get(),
-                     padding.numbers.get(), output_padding.get(), dilation.get(), *groups, policy});
-  }();
-  return THPVariable_Wrap(output);
+  return without_gil([&] {
+    return dispatch({kOp, pad_end(input, given.padding), weight, bias, given.stride.get(),
+                     given.padding.numbers.get(), given.output_padding.get(), given.dilation.get(),
+                     *given.groups, policy});
+  });
   END_HANDLE_TH_ERRORS
 }
 
 template <const ConvOp& kOp>
 PyObject* convolve_with_epilogue(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  enum : std::uint8_t {
-    kInput,
-    kWeight,
-    kBias,
-    kStride,
-    kPadding,
-    kDilation,
-    kGroups,
-    kOther,
-    kAlpha,
-    kActivation,
-    kNegativeSlope,
-    kPolicy,
-    kArguments
-  };
-  Numbers stride;
-  Padding padding;
-  Numbers dilation;
-  std::optional<c10::SymInt> groups;
+  ConvArguments given;
   std::optional<double> alpha;
   std::optional<double> negative_slope;
   const bool plain =
-      count == kArguments && is_plain_tensor(args[kInput]) && is_plain_tensor(args[kWeight]) &&
-      THPVariable_Unpack(args[kWeight]).dim() == static_cast<std::int64_t>(kOp.spatial) + 2 &&
-      is_none_or(is_plain_tensor, args[kBias]) && is_none_or(is_plain_tensor, args[kOther]) &&
-      stride.read(args[kStride]) && dilation.read(args[kDilation]) &&
-      padding.read(args[kPadding], THPVariable_Unpack(args[kWeight]), stride, dilation,
-                   kOp.spatial) &&
-      (groups = read_number(args[kGroups])).has_value() &&
-      (alpha = read_real(args[kAlpha])).has_value() && is_plain_text(args[kActivation]) &&
-      (negative_slope = read_real(args[kNegativeSlope])).has_value() &&
-      is_none_or(is_plain_text, args[kPolicy]) && !is_overridden();
+      given.read<kOp, kEpiloguePositions>(args, count) &&
+      THPVariable_Unpack(args[1]).dim() == static_cast<std::int64_t>(kOp.spatial) + 2 &&
+      is_none_or(is_plain_tensor, args[7]) && (alpha = read_real(args[8])).has_value() &&
+      is_plain_text(args[9]) && (negative_slope = read_real(args[10])).has_value();
   if (!plain) {
     return Py_NewRef(Py_NotImplemented);
   }
-  const std::string_view activation = text_of(args[kActivation]);
-  const std::optional<std::string_view> policy = text_or_none(args[kPolicy]);
-  const at::Tensor input = THPVariable_Unpack(args[kInput]);
-  const at::Tensor weight = THPVariable_Unpack(args[kWeight]);
-  const std::optional<at::Tensor> bias = tensor_or_none(args[kBias]);
-  const std::optional<at::Tensor> other = tensor_or_none(args[kOther]);
-  const at::Tensor output = [&] {
-    const pybind11::gil_scoped_release no_gil;
-    return dispatch({pad_end(input, padding), weight, bias, other, stride.get(),
-                     padding.numbers.get(), dilation.get(), *groups, activation, *alpha,
-                     *negative_slope, policy});
-  }();
-  return THPVariable_Wrap(output);
+  const std::string_view activation = text_of(args[9]);
+  const std::optional<std::string_view> policy = text_or_none(args[kEpiloguePositions.policy]);
+  const at::Tensor input = THPVariable_Unpack(args[0]);
+  const at::Tensor weight = THPVariable_Unpack(args[1]);
+  const std::optional<at::Tensor> bias = tensor_or_none(args[2]);
+  const std::optional<at::Tensor> other = tensor_or_none(args[7]);
+  return without_gil([&] {
+    return dispatch({pad_end(input, given.padding), weight, bias, other, given.stride.get(),
+                     given.padding.numbers.get(), given.dilation.get(), *given.groups, activation,
+                     *alpha, *negative_slope, policy});
+  });
   END_HANDLE_TH_ERRORS
 }
 
@@ -354,33 +350,25 @@ PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t 
 }
 #endif
 
-/// Convert to the function type that PyMethodDef needs for METH_FASTCALL.
-PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
-}
-
-template <const ConvOp& kOp>
-PyMethodDef define() {
-  return {kOp.name, as_method(convolve<kOp>), METH_FASTCALL, nullptr};
-}
-
-template <const ConvOp& kOp>
-PyMethodDef define_with_epilogue() {
-  return {kOp.name, as_method(convolve_with_epilogue<kOp>), METH_FASTCALL, nullptr};
+template <typename Function>
+PyMethodDef define(const char* name, Function* function, int keywords = 0) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+          METH_FASTCALL | keywords, nullptr};
 }
 
 }  // namespace
 
 std::span<PyMethodDef> convolution_methods() {
-  static std::array methods = {define<kConv[0]>(),
-                               define<kConv[1]>(),
-                               define<kConv[2]>(),
-                               define<kConvTranspose[0]>(),
-                               define<kConvTranspose[1]>(),
-                               define<kConvTranspose[2]>(),
-                               define_with_epilogue<kConvEpilogue[0]>(),
-                               define_with_epilogue<kConvEpilogue[1]>(),
-                               define_with_epilogue<kConvEpilogue[2]>()};
+  static std::array methods = {
+      define(kConv[0].name, convolve<kConv[0], kConvPositions>),
+      define(kConv[1].name, convolve<kConv[1], kConvPositions>),
+      define(kConv[2].name, convolve<kConv[2], kConvPositions>),
+      define(kConvTranspose[0].name, convolve<kConvTranspose[0], kConvTransposePositions>),
+      define(kConvTranspose[1].name, convolve<kConvTranspose[1], kConvTransposePositions>),
+      define(kConvTranspose[2].name, convolve<kConvTranspose[2], kConvTransposePositions>),
+      define(kConvEpilogue[0].name, convolve_with_epilogue<kConvEpilogue[0]>),
+      define(kConvEpilogue[1].name, convolve_with_epilogue<kConvEpilogue[1]>),
+      define(kConvEpilogue[2].name, convolve_with_epilogue<kConvEpilogue[2]>)};
   return methods;
 }
 
@@ -393,15 +381,13 @@ void register_node_types() {
 }
 
 PyMethodDef& call_op_method() {
-  static PyMethodDef method = {"call_op",
-                               reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_op)),
-                               METH_FASTCALL | METH_KEYWORDS, nullptr};
+  static PyMethodDef method = define("call_op", call_op, METH_KEYWORDS);
   return method;
 }
 
 #ifdef CONVTIME_WITH_CUDA
 PyMethodDef& execute_floor_method() {
-  static PyMethodDef method = {"execute_floor", as_method(execute_floor), METH_FASTCALL, nullptr};
+  static PyMethodDef method = define("execute_floor", execute_floor);
   return method;
 }
 #endif

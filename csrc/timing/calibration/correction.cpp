@@ -24,7 +24,6 @@
 #include "timing/time_op.h"
 
 namespace convtime {
-
 namespace {
 
 constexpr std::size_t kSamples = 100;

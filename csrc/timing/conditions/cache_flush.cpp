@@ -12,7 +12,6 @@
 #include "timing/device/parameters.h"
 
 namespace convtime {
-
 namespace {
 
 constexpr std::size_t kBlockBytes = sizeof(uint4) * kReadThreads * kReadWords;

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "core/cuda.h"
-#include "timing/counters/passes.h"
 #include "timing/counters/profiler.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"

@@ -16,7 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "core/cupti_error.h"
+#include "timing/callable.h"
 #include "timing/counters/counting.h"
+#include "timing/host_hooks.h"
 
 namespace convtime {
 
@@ -192,5 +195,37 @@ ScheduledMetrics schedule_together(const MakeHost& make_host, std::span<const ch
 /// passes is separate.
 std::vector<ScheduledMetrics> schedule_by_pass(const MakeHost& make_host,
                                                std::span<const char* const> names);
+
+/// The call to count, and how.
+struct CountedCall {
+  Callable& call;
+  std::span<const ScheduledMetrics> parts;  ///< of the metrics; each part is counted in separate
+                                            ///< calls
+  /// Kernels that the call launches; both are equal if there are several parts.
+  std::size_t fewest = 0;
+  std::size_t most = 0;
+  std::size_t repeats = 1;
+};
+
+/// The hooks that counting needs.
+struct CountingHooks {
+  HostHooks host;
+  /// Wait until the devices are idle.
+  std::function<void()> synchronize;
+  /// Throw if the counting must end.
+  std::function<void()> require_turn;
+};
+
+/// Return the error if CUPTI does not count some of a call's kernels separately.
+CuptiError uncounted(const std::string& seen);
+
+/// Make the calls needed to count all metrics. Returns, for each repeat and each counted kernel in
+/// launch order, the metrics' values. The preparation of each call is not counted. A
+/// ProfilerLibrary must outlive the counting. Throws CuptiError, also if CUPTI counted fewer
+/// kernels than the call launches, std::runtime_error if other kernels ran, too, and any exception
+/// of the call.
+std::vector<std::vector<std::vector<double>>> count_calls(const CountedCall& counted,
+                                                          const ProfilerApi& api, CUcontext context,
+                                                          const CountingHooks& hooks);
 
 }  // namespace convtime

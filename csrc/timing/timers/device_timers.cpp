@@ -16,7 +16,6 @@
 #include "timing/judge/statistics.h"
 
 namespace convtime {
-
 namespace {
 
 constexpr std::size_t kDurations = 64;  // by which a clock's tick is measured

@@ -17,7 +17,6 @@
 #include "timing/trace/cupti_records.h"
 
 namespace convtime {
-
 namespace {
 
 /// For work of other threads, where no caller waits for CUPTI.

@@ -20,7 +20,6 @@
 #include "timing/trace/cupti_scope.h"
 
 namespace convtime {
-
 namespace {
 
 constexpr char kInUse[] =

@@ -17,7 +17,6 @@
 
 #include "core/cupti_error.h"
 #include "helpers.h"
-#include "timing/counters/passes.h"
 #include "timing/counters/profiler.h"
 #include "timing/trace/cupti_session.h"
 

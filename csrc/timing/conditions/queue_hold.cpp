@@ -1,4 +1,4 @@
-#include "timing/conditions/hold_plan.h"
+#include "timing/conditions/queue_hold.h"
 
 #include <algorithm>
 
