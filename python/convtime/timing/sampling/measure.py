@@ -147,9 +147,9 @@ def measure(
     """Time candidates interleaved, in rounds; sample i of each comes from the same round.
 
     ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
-    ``supervisor`` is an object with the functions of ``BatchAgreement`` in csrc/timing/supervision.h, which
-    makes each decision of the sampler for all ranks of a process group. Default: this process
-    decides alone.
+    ``supervisor`` is an object with the functions of ``BatchAgreement`` in
+    csrc/timing/supervision.h, which makes each decision of the sampler for all ranks of a process
+    group. Default: this process decides alone.
     """
     start = perf_counter()
     limit = limit or TimeLimit(options.timeout)
