@@ -50,26 +50,17 @@ class Draw:
         self._random = random.Random(f"{commit}:{key}")  # noqa: S311  # no secret
         self.drawn: dict[str, int | float | str] = {}
 
-    def whole(self, name: str, low: int, high: int) -> int:
-        self.drawn[name] = value = self._random.randint(low, high)
-        return value
-
-    def seconds(self, name: str, low: float, high: float) -> float:
-        """A duration between two, to a microsecond."""
-        self.drawn[name] = value = round(self._random.uniform(low, high), 6)
-        return value
+    def number(self, name: str, low: float, high: float) -> Any:
+        """A whole number where both limits are, or else a duration, to a microsecond."""
+        if isinstance(low, int) and isinstance(high, int):
+            self.drawn[name] = self._random.randint(low, high)
+        else:
+            self.drawn[name] = round(self._random.uniform(low, high), 6)
+        return self.drawn[name]
 
     def one_of(self, name: str, *choices: str) -> str:
         self.drawn[name] = value = self._random.choice(choices)
         return value
-
-    def value(self, wanted: Wanted) -> Any:
-        if callable(wanted):
-            return wanted(self)
-        name, low, high = wanted
-        if isinstance(low, int) and isinstance(high, int):
-            return self.whole(name, low, high)
-        return self.seconds(name, low, high)
 
 
 # An argument of a planted call: what makes it, or the name and limits of a number that is drawn.
@@ -86,7 +77,7 @@ class Plants(dict[str, Plant]):
         """Adds the case of calling the decorated function with these arguments."""
 
         def make(fn: Callable[..., object], draw: Draw) -> Planted:
-            arguments = [*map(draw.value, wanted)]
+            arguments = [each(draw) if callable(each) else draw.number(*each) for each in wanted]
             return Planted(lambda: fn(*arguments), calls_before=0 if first else 5)
 
         return lambda fn: self.setdefault(key, Plant(cause, functools.partial(make, fn)))
@@ -108,7 +99,7 @@ def additions(x: Any, times: int) -> Any:
 
 def slow_scale(draw: Draw) -> Callable[[], float]:
     """A number that takes long to make once."""
-    seconds = draw.seconds("build", 0.3, 1.5)
+    seconds = draw.number("build", 0.3, 1.5)
 
     @functools.cache
     def scale() -> float:

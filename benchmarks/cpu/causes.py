@@ -32,7 +32,7 @@ _PERIOD_SECONDS = 0.1
 
 
 def numbers(name: str, low: int, high: int, unit: int = 1) -> Callable[[Draw], torch.Tensor]:
-    return lambda draw: torch.randn(draw.whole(name, low, high) * unit)
+    return lambda draw: torch.randn(draw.number(name, low, high) * unit)
 
 
 _small = numbers("Ki numbers", 16, 64, KIB)
@@ -55,8 +55,8 @@ def sleep(x: torch.Tensor, seconds: float) -> torch.Tensor:
 @CAUSES.make("blocking: sleep beside threads", "blocking")
 def sleep_beside_threads(draw: Draw) -> Planted:
     """Where all threads compute for about as long as the calling one sleeps."""
-    x = torch.randn(draw.whole("size", 700, 1000), 1000)
-    weight, seconds = torch.randn(1000, 1000), draw.seconds("sleep", 4e-3, 8e-3)
+    x = torch.randn(draw.number("size", 700, 1000), 1000)
+    weight, seconds = torch.randn(1000, 1000), draw.number("sleep", 4e-3, 8e-3)
 
     def call() -> torch.Tensor:
         time.sleep(seconds)
@@ -67,7 +67,7 @@ def sleep_beside_threads(draw: Draw) -> Planted:
 
 @CAUSES.make("blocking: written file", "blocking")
 def written_file(draw: Draw) -> Planted:
-    x, size = _small(draw), draw.whole("KiB", 16, 256) * KIB
+    x, size = _small(draw), draw.number("KiB", 16, 256) * KIB
     file = tempfile.TemporaryFile(dir=Path.home())  # noqa: SIM115  # lives as long as the call
     content = os.urandom(size)
 
@@ -81,7 +81,7 @@ def written_file(draw: Draw) -> Planted:
 @CAUSES.make("blocking: answer of a process", "blocking")
 def answer_of_a_process(draw: Draw) -> Planted:
     """Through a pipe, from a process that sleeps before it answers."""
-    x, seconds = _small(draw), draw.seconds("answer", 0.5e-3, 3e-3)
+    x, seconds = _small(draw), draw.number("answer", 0.5e-3, 3e-3)
     program = (
         "import sys, time\n"
         f"for line in sys.stdin.buffer: time.sleep({seconds}); "
@@ -104,7 +104,7 @@ def answer_of_a_process(draw: Draw) -> Planted:
 @CAUSES.make("blocking: lock", "blocking")
 def lock(draw: Draw) -> Planted:
     """Of another thread, which holds it while it sleeps."""
-    x, seconds = _small(draw), draw.seconds("held", 0.5e-3, 3e-3)
+    x, seconds = _small(draw), draw.number("held", 0.5e-3, 3e-3)
     asked: queue.Queue[None] = queue.Queue()
     done: queue.Queue[None] = queue.Queue()
 
@@ -133,7 +133,7 @@ def started_process(draw: Draw) -> Planted:
 @CAUSES.make("page-faults: fresh results", "page-faults")
 def fresh_results(draw: Draw) -> Planted:
     """So large that the C library maps and unmaps them each time."""
-    x = torch.randn(draw.whole("Mi numbers", 10, 24) * MIB)
+    x = torch.randn(draw.number("Mi numbers", 10, 24) * MIB)
     return Planted(getattr(torch, draw.one_of("operation", "relu", "neg", "abs")), (x,))
 
 
@@ -156,7 +156,7 @@ def grown_list(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 
 
 def _matmul(draw: Draw) -> Planted:
-    size = draw.whole("size", 400, 900)
+    size = draw.number("size", 400, 900)
     return Planted(torch.mm, (torch.randn(size, size), torch.randn(size, size)))
 
 
@@ -178,7 +178,7 @@ def others_on_all_cores(draw: Draw) -> Planted:
 def others_now_and_then(draw: Draw) -> Planted:
     """On one core, for most of the time, while the call computes with all threads."""
     planted = _matmul(draw)
-    on, off = draw.seconds("on", 0.1, 0.4), draw.seconds("off", 0.02, 0.08)
+    on, off = draw.number("on", 0.1, 0.4), draw.number("off", 0.02, 0.08)
     return Planted(planted.fn, planted.args, lambda: planted_load("1", on, off))
 
 
@@ -193,14 +193,14 @@ def others_on_its_core(draw: Draw) -> Planted:
 
 @CAUSES.make("threads: too many threads", "threads")
 def too_many_threads(draw: Draw) -> Planted:
-    torch.set_num_threads(len(os.sched_getaffinity(0)) * draw.whole("threads per core", 4, 8))
-    return Planted(torch.softmax, (torch.randn(draw.whole("Ki rows", 2, 8) * KIB, 256), 1))
+    torch.set_num_threads(len(os.sched_getaffinity(0)) * draw.number("threads per core", 4, 8))
+    return Planted(torch.softmax, (torch.randn(draw.number("Ki rows", 2, 8) * KIB, 256), 1))
 
 
 @CAUSES.make("threads: python thread", "threads")
 def python_thread(draw: Draw) -> Planted:
     """Another thread of this process that computes, and takes turns with the call."""
-    x, operators = _small(draw), draw.whole("operators", 20, 60)
+    x, operators = _small(draw), draw.number("operators", 20, 60)
 
     def compute(ended: threading.Event) -> None:
         while not ended.is_set():
@@ -211,22 +211,22 @@ def python_thread(draw: Draw) -> Planted:
 
 @CAUSES.make("python-overhead: small net", "python-overhead")
 def small_net(draw: Draw) -> Planted:
-    width = draw.whole("width", 4, 16)
-    layers = [torch.nn.Linear(width, width) for _ in range(draw.whole("layers", 4, 12))]
-    x = torch.randn(draw.whole("rows", 1, 8), width)
+    width = draw.number("width", 4, 16)
+    layers = [torch.nn.Linear(width, width) for _ in range(draw.number("layers", 4, 12))]
+    x = torch.randn(draw.number("rows", 1, 8), width)
     return Planted(torch.nn.Sequential(*layers), (x,))
 
 
 @CAUSES.make("cache: cached", "cache")
 def cached(draw: Draw) -> Planted:
     """What the caches hold, and memory gives slowly; written in place."""
-    x = torch.randn(draw.whole("KiB", 256, 1024) * KIB // 4)
-    return Planted(torch.add, (x, x), kept=x) if draw.whole("sum", 0, 1) else Planted(x.sum)
+    x = torch.randn(draw.number("KiB", 256, 1024) * KIB // 4)
+    return Planted(torch.add, (x, x), kept=x) if draw.number("sum", 0, 1) else Planted(x.sum)
 
 
 @CAUSES.make("layout: strided", "layout")
 def strided(draw: Draw) -> Planted:
-    size = draw.whole("size", 1024, 2048)
+    size = draw.number("size", 1024, 2048)
     x, out = torch.randn(size, size), torch.empty(size, size)
     return Planted(functools.partial(torch.add, out=out), (x.t(), x))
 
@@ -234,7 +234,7 @@ def strided(draw: Draw) -> Planted:
 @CAUSES.make("quota: quota", "quota")
 def quota(draw: Draw) -> Planted:
     """Of a cgroup of version 1 or 2, which only root may make."""
-    planted, share = _matmul(draw), draw.seconds("share of the cores", 0.2, 0.6)
+    planted, share = _matmul(draw), draw.number("share of the cores", 0.2, 0.6)
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
@@ -268,8 +268,8 @@ def may_plant_quotas() -> bool:
 
 @CAUSES.make("denormals: denormals", "denormals")
 def denormals(draw: Draw) -> Planted:
-    size = draw.whole("size", 200, 400)
-    x, out = torch.full((size, size), draw.whole("times 1e-40", 1, 9) * 1e-40), torch.empty(0)
+    size = draw.number("size", 200, 400)
+    x, out = torch.full((size, size), draw.number("times 1e-40", 1, 9) * 1e-40), torch.empty(0)
     return Planted(functools.partial(torch.div, out=out), (x, torch.rand(size, size) + 0.5))
 
 
@@ -279,7 +279,7 @@ def _multiplied(multiply: Callable[..., torch.Tensor], *shape: int) -> Planted:
 
 
 def batched_matmul(draw: Draw) -> Planted:
-    size, batch = 16 * draw.whole("16 rows", 12, 20), draw.whole("batch", 8, 16)
+    size, batch = 16 * draw.number("16 rows", 12, 20), draw.number("batch", 8, 16)
     return _multiplied(torch.bmm, batch, size, size)
 
 
@@ -304,11 +304,11 @@ CAUSES.call("first-call: built at first", "first-call", _small, planting.slow_sc
 
 
 for _name, _make in {
-    "matmul": lambda draw: _multiplied(torch.mm, *[draw.whole("size", 600, 1200)] * 2),
+    "matmul": lambda draw: _multiplied(torch.mm, *[draw.number("size", 600, 1200)] * 2),
     "batched matmul": batched_matmul,
-    "large relu": lambda draw: _large(torch.clamp_min, draw.whole("Mi numbers", 48, 64), 0.0),
+    "large relu": lambda draw: _large(torch.clamp_min, draw.number("Mi numbers", 48, 64), 0.0),
     "large sum": lambda draw: Planted(torch.sum, (numbers("Mi numbers", 48, 96, MIB)(draw),)),
-    "sigmoids": lambda draw: _large(torch.sigmoid, draw.whole("Mi numbers", 32, 64)),
-    "arc tangents": lambda draw: _large(torch.atan, draw.whole("Mi numbers", 16, 48)),
+    "sigmoids": lambda draw: _large(torch.sigmoid, draw.number("Mi numbers", 32, 64)),
+    "arc tangents": lambda draw: _large(torch.atan, draw.number("Mi numbers", 16, 48)),
 }.items():
     CONTROLS.make(f"control: {_name}", NOTHING)(_make)

@@ -32,7 +32,7 @@ def new_stream(_: Draw | None = None) -> Any:
 
 
 def numbers(name: str, low: int, high: int, unit: int = 1) -> Callable[[Draw], torch.Tensor]:
-    return lambda draw: random_tensor(unit * draw.whole(name, low, high))
+    return lambda draw: random_tensor(unit * draw.number(name, low, high))
 
 
 def large(low: int = 24, high: int = 64) -> Callable[[Draw], torch.Tensor]:
@@ -41,7 +41,7 @@ def large(low: int = 24, high: int = 64) -> Callable[[Draw], torch.Tensor]:
 
 
 def on_host(low: int, high: int) -> Callable[[Draw], torch.Tensor]:
-    return lambda draw: torch.randn(draw.whole("MiB", low, high) * MIB // 4)
+    return lambda draw: torch.randn(draw.number("MiB", low, high) * MIB // 4)
 
 
 CAUSES.call("host: Python", "host-bound", large(), ("turns", 20_000, 100_000))(
@@ -73,7 +73,7 @@ def host_between(y: torch.Tensor, parts: int, turns: int) -> torch.Tensor:
 
 
 def _pairs(draw: Draw) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    count, size = draw.whole("parameters", 20, 60), draw.whole("size", 64, 4096)
+    count, size = draw.number("parameters", 20, 60), draw.number("size", 64, 4096)
     return [(random_tensor(size), random_tensor(size)) for _ in range(count)]
 
 
@@ -84,10 +84,10 @@ def tiny_optimizer(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def _net(draw: Draw) -> tuple[torch.nn.Module, torch.Tensor]:
-    width, layers = draw.whole("width", 32, 128), draw.whole("layers", 2, 5)
+    width, layers = draw.number("width", 32, 128), draw.number("layers", 2, 5)
     modules = [(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(layers)]
     net = torch.nn.Sequential(*itertools.chain.from_iterable(modules)).cuda()
-    return net, random_tensor(draw.whole("batch", 16, 256), width)
+    return net, random_tensor(draw.number("batch", 16, 256), width)
 
 
 @CAUSES.call("launch: tiny training", "launch-bound", _net)
@@ -151,7 +151,7 @@ def emptied_cache(mi_numbers: int) -> torch.Tensor:
 @CAUSES.make("allocation: growing", "allocation")
 def growing(draw: Draw) -> Planted:
     """Each call needs a block that is larger than any before."""
-    first = draw.whole("MiB at first", 32, 64)
+    first = draw.number("MiB at first", 32, 64)
     sizes = itertools.cycle(range(first, first + 256, 2))
 
     def call() -> torch.Tensor:
@@ -172,7 +172,7 @@ def _jitted(code: str) -> Any:
 @CAUSES.make("first call: compiled", "first-call")
 def compiled_at_first(draw: Draw) -> Planted:
     os.environ["USE_PYTORCH_KERNEL_CACHE"] = "0"  # or the disk may have it from an earlier run
-    terms = draw.whole("terms", 40, 120)
+    terms = draw.number("terms", 40, 120)
     compiled = _jitted(" ".join(f"y = y * T({1 + term / 1e4}) + x;" for term in range(terms)))
     x = large()(draw)
     return Planted(lambda: compiled(x), calls_before=0)
@@ -186,8 +186,8 @@ def _images_and_weight(batch: int, channels: int) -> tuple[torch.Tensor, torch.T
 @CAUSES.make("first call: searched", "first-call")
 def searched_at_first(draw: Draw) -> Planted:
     torch.backends.cudnn.benchmark = True
-    channels = 16 * draw.whole("16 channels", 4, 12)
-    data = _images_and_weight(draw.whole("batch", 32, 64), channels)
+    channels = 16 * draw.number("16 channels", 4, 12)
+    data = _images_and_weight(draw.number("batch", 32, 64), channels)
     last = tuple(tensor.to(memory_format=torch.channels_last) for tensor in data)
     return Planted(functools.partial(F.conv2d, padding=1), last, calls_before=0)
 
@@ -202,28 +202,28 @@ def _replayed(work: Any) -> Planted:
 # one half may be held in the other one, too.
 @CAUSES.make("cache: negation", "cache")
 def cached_negation(draw: Draw) -> Planted:
-    count, size = draw.whole("tensors", 8, 9), draw.whole("Ki numbers", 640, 840) * 1024
+    count, size = draw.number("tensors", 8, 9), draw.number("Ki numbers", 640, 840) * 1024
     tensors = [random_tensor(size) for _ in range(count)]
     return _replayed(lambda: [torch.neg(x, out=x) for x in tensors])
 
 
 @CAUSES.make("cache: addition", "cache")
 def cached_addition(draw: Draw) -> Planted:
-    pairs, dtype = draw.whole("pairs", 2, 3), draw.one_of("dtype", *_FLOATS)
-    size = draw.whole("KiB", 4096, 4800) * 1024 // getattr(torch, dtype).itemsize
+    pairs, dtype = draw.number("pairs", 2, 3), draw.one_of("dtype", *_FLOATS)
+    size = draw.number("KiB", 4096, 4800) * 1024 // getattr(torch, dtype).itemsize
     tensors = [[random_tensor(size, dtype=dtype) for _ in "xy"] for _ in range(pairs)]
     return _replayed(lambda: [torch.add(x, y, alpha=1e-3, out=x) for x, y in tensors])
 
 
 @CAUSES.make("clock: matmul", "clock")
 def hot_matmul(draw: Draw) -> Planted:
-    side, dtype = 512 * draw.whole("512 rows", 8, 14), draw.one_of("dtype", *_HALVES)
+    side, dtype = 512 * draw.number("512 rows", 8, 14), draw.one_of("dtype", *_HALVES)
     return Planted(torch.mm, tuple(random_tensor(side, side, dtype=dtype) for _ in "ab"))
 
 
 @CAUSES.make("clock: batched matmul", "clock")
 def hot_batch(draw: Draw) -> Planted:
-    side, batch = 256 * draw.whole("256 rows", 6, 10), draw.whole("batch", 8, 16)
+    side, batch = 256 * draw.number("256 rows", 6, 10), draw.number("batch", 8, 16)
     dtype = draw.one_of("dtype", *_HALVES)
     return Planted(torch.bmm, tuple(random_tensor(batch, side, side, dtype=dtype) for _ in "ab"))
 
@@ -231,7 +231,7 @@ def hot_batch(draw: Draw) -> Planted:
 @CAUSES.make("placement: misaligned", "placement")
 def misaligned(draw: Draw) -> Planted:
     """A byte off, so that no load can be a wide one."""
-    size = draw.whole("Mi numbers", 96, 256) * MIB
+    size = draw.number("Mi numbers", 96, 256) * MIB
     x = torch.randint(0, 100, (size + 1,), device="cuda", dtype=torch.uint8)[1:]
     return Planted(torch.bitwise_not, (x,))
 
@@ -240,7 +240,7 @@ def misaligned(draw: Draw) -> Planted:
 def unlucky(draw: Draw) -> Planted:
     """The slowest of many choices of addresses, of a size that they matter to."""
     # Of 1024 rows, those at multiples of 2 MiB are among the slowest on an H200.
-    sides = [1024, *(128 * draw.whole(name, 7, 10) for name in ("128 rows", "or"))]
+    sides = [1024, *(128 * draw.number(name, 7, 10) for name in ("128 rows", "or"))]
     _, pair = max((_slowest_place(side, draw) for side in sides), key=lambda found: found[0])
     draw.drawn["taken"] = pair[0].size(0)
     return Planted(torch.mm, pair)
@@ -254,7 +254,7 @@ def _slowest_place(side: int, draw: Draw) -> tuple[float, tuple[torch.Tensor, to
         room = torch.empty(x.numel() + 4 * MIB, device="cuda")  # at a multiple of 2 MiB
         return room[offset : offset + x.numel()].view_as(x).copy_(x)
 
-    offsets = [[128 * draw.whole("offset", 0, 4096) for _ in "ab"] for _ in range(48)]
+    offsets = [[128 * draw.number("offset", 0, 4096) for _ in "ab"] for _ in range(48)]
     places = [(moved(a, here), moved(b, there)) for here, there in ([0, 0], *offsets)]
 
     rounds = [
@@ -268,7 +268,7 @@ def _slowest_place(side: int, draw: Draw) -> tuple[float, tuple[torch.Tensor, to
 def _beside(neighbour: Callable[..., Any], eats: str, draw: Draw) -> Planted:
     """A ReLU beside others' work."""
     sizes = ("neighbour MiB", 256, 512) if eats == "bandwidth" else ("µs", 100, 400)
-    around = functools.partial(neighbour, eats, draw.whole(*sizes))
+    around = functools.partial(neighbour, eats, draw.number(*sizes))
     return Planted(torch.relu, (large()(draw),), around)
 
 
@@ -281,21 +281,23 @@ for _whose, _neighbour in (("thread", thread_neighbour), ("process", process_nei
 
 @CAUSES.make("layout: transposed", "layout")
 def transposed(draw: Draw) -> Planted:
-    side = 256 * draw.whole("256 rows", 12, 28)
+    side = 256 * draw.number("256 rows", 12, 28)
     x = random_tensor(side, side, dtype=draw.one_of("dtype", *_FLOATS))
     return Planted(torch.add, (x.t(), torch.empty_like(x).normal_()))
 
 
 @CAUSES.make("layout: strided", "layout")
 def strided(draw: Draw) -> Planted:
-    step = draw.whole("step", 3, 8)
-    return Planted(torch.relu, (random_tensor(draw.whole("Mi numbers", 16, 32) * MIB, step)[:, 0],))
+    step = draw.number("step", 3, 8)
+    return Planted(
+        torch.relu, (random_tensor(draw.number("Mi numbers", 16, 32) * MIB, step)[:, 0],)
+    )
 
 
 @CAUSES.make("layout: NCHW", "layout")
 def nchw(draw: Draw) -> Planted:
-    channels = 32 * draw.whole("32 channels", 2, 4)
-    data = _images_and_weight(draw.whole("batch", 48, 96), channels)
+    channels = 32 * draw.number("32 channels", 2, 4)
+    data = _images_and_weight(draw.number("batch", 48, 96), channels)
     return Planted(functools.partial(F.conv2d, padding=1), data)
 
 
@@ -323,7 +325,7 @@ def mapped_in(draw: Draw) -> Planted:
 
 @CAUSES.make("data: zeros", "data")
 def zeros(draw: Draw) -> Planted:
-    side = 512 * draw.whole("512 rows", 12, 16)
+    side = 512 * draw.number("512 rows", 12, 16)
     of = {"device": "cuda", "dtype": getattr(torch, draw.one_of("dtype", *_HALVES))}
     return Planted(torch.mm, (torch.zeros(side, side, **of), torch.zeros(side, side, **of)))
 
@@ -331,9 +333,11 @@ def zeros(draw: Draw) -> Planted:
 @CAUSES.make("data: turns by value", "data")
 def turns_by_value(draw: Draw) -> Planted:
     """Each number says how long its thread works on it."""
-    most = draw.whole("turns", 64, 256)
+    most = draw.number("turns", 64, 256)
     work = _jitted("int n = int(x); for (int i = 0; i < n; ++i) y = y * T(0.999) + T(0.5);")
-    return Planted(work, (torch.rand(draw.whole("Mi numbers", 4, 16) * MIB, device="cuda") * most,))
+    return Planted(
+        work, (torch.rand(draw.number("Mi numbers", 4, 16) * MIB, device="cuda") * most,)
+    )
 
 
 @CONTROLS.make("control: add", NOTHING)
@@ -344,14 +348,14 @@ def add(draw: Draw) -> Planted:
 
 @CONTROLS.make("control: layer_norm", NOTHING)
 def layer_norm(draw: Draw) -> Planted:
-    x = random_tensor(1024 * draw.whole("1024 rows", 16, 48), 4096, dtype="bfloat16")
+    x = random_tensor(1024 * draw.number("1024 rows", 16, 48), 4096, dtype="bfloat16")
     return Planted(functools.partial(F.layer_norm, normalized_shape=(4096,)), (x,))
 
 
 @CONTROLS.make("control: gather", NOTHING)
 def gather(draw: Draw) -> Planted:
     """Of whole rows, from a table that no cache holds."""
-    table = random_tensor(draw.whole("Ki rows", 512, 1024) * 1024, 256)
+    table = random_tensor(draw.number("Ki rows", 512, 1024) * 1024, 256)
     index = torch.randint(0, len(table), (256 * 1024,), device="cuda")
     return Planted(torch.index_select, (table, 0, index))
 
@@ -391,7 +395,7 @@ for _name, _make in {
     "relu": lambda draw: Planted(torch.relu, (large(64, 192)(draw),)),
     "sum": lambda draw: Planted(torch.sum, (large(96, 256)(draw),)),
     "softmax": lambda draw: Planted(
-        torch.softmax, (random_tensor(1024 * draw.whole("1024 rows", 16, 32), 4096), 1)
+        torch.softmax, (random_tensor(1024 * draw.number("1024 rows", 16, 32), 4096), 1)
     ),
 }.items():
     CONTROLS.make(f"control: {_name}", NOTHING)(_make)
