@@ -29,9 +29,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,26 +60,45 @@ def _loaded() -> tuple[Any, Any, Any]:
     return torch, dist, time_op
 
 
-def _skew_of(call: Callable[..., object], *args: Any, **options: Any) -> list[float]:
-    """The median arrival skew of calls by all ranks, and the uncertainty of their clocks."""
-    _, dist, time_op = _loaded()
-    measured = time_op(call, *args, group=dist.group.WORLD, stop="count", timeout=60, **options)
-    return [measured.ranks.skew, measured.ranks.clock_uncertainty]
+def _launch(
+    backend: str, body: Callable[[int], Any], size: int = 2, **options: Any
+) -> list[Outcome]:
+    """Ranks with NCCL have the GPUs alone, among the shards of this benchmark."""
+    if backend == "gloo":
+        return launch(size, body, **options)
+    with Path(tempfile.gettempdir(), "convtime-ranks.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return launch(size, body, backend=backend, **options)
 
 
-def of_skew(microseconds: int) -> results.Row:
+def _value(outcomes: list[Outcome]) -> Any:
+    for outcome in outcomes:
+        if outcome.value is None:
+            raise RuntimeError(outcome.text)
+    return outcomes[0].value
+
+
+def of_skew(microseconds: int, backend: str) -> results.Row:
     appointments = Appointments()
 
     def body(rank: int) -> list[float]:
-        torch, *_ = _loaded()
-        late = appointments.late(rank, 1000 * microseconds)
-        return _skew_of(late, torch.zeros(1000), max_samples=1000)
+        torch, dist, time_op = _loaded()
+        options = {"group": dist.group.WORLD, "stop": "count", "timeout": 60}
+        if backend == "gloo":
+            late = appointments.late(rank, 1000 * microseconds)
+            measured = time_op(late, torch.zeros(1000), max_samples=1000, **options)
+        else:
+            x = torch.zeros(1000, device="cuda")
 
-    outcomes = launch(2, body, seconds=90, urgent=True)
-    return _judged("gloo", microseconds, outcomes)
+            def late_on_gpu() -> None:
+                if rank == 1:
+                    torch.ops.convtime.spin_ns(1000 * microseconds)
+                dist.all_reduce(x)
 
+            measured = time_op(late_on_gpu, cache="warm", max_samples=200, **options)
+        return [measured.ranks.skew, measured.ranks.clock_uncertainty]
 
-def _judged(backend: str, microseconds: int, outcomes: list[Outcome]) -> results.Row:
+    outcomes = _launch(backend, body, seconds=90, urgent=backend == "gloo")
     skew, uncertainty = _value(outcomes)
     difference = abs(skew - 1e-6 * microseconds)
     error = difference / (1e-6 * microseconds)
@@ -115,7 +133,7 @@ def of_all_reduce(nbytes: int) -> results.Row:
     def between(call: Sequence[tuple[int, int]]) -> float:
         return max(after for _, after in call) - max(before for before, _ in call)
 
-    outcomes = launch(2, body, seconds=110, urgent=True)
+    outcomes = _launch("gloo", body, seconds=110, urgent=True)
     return {"backend": "gloo", "bytes": nbytes} | _compared(outcomes, between)
 
 
@@ -139,32 +157,6 @@ def _compared(outcomes: list[Outcome], stamped_ns: Callable[[Any], float]) -> re
     }
 
 
-@contextmanager
-def gpus() -> Iterator[None]:
-    """Has the GPUs alone, among the shards of this benchmark."""
-    with Path(tempfile.gettempdir(), "convtime-ranks.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def of_skew_on_gpus(microseconds: int) -> results.Row:
-
-    def body(rank: int) -> list[float]:
-        torch, dist, _ = _loaded()
-        x = torch.zeros(1000, device="cuda")
-
-        def late() -> None:
-            if rank == 1:
-                torch.ops.convtime.spin_ns(1000 * microseconds)
-            dist.all_reduce(x)
-
-        return _skew_of(late, cache="warm", max_samples=200)
-
-    with gpus():
-        outcomes = launch(2, body, seconds=90, backend="nccl")
-    return _judged("nccl", microseconds, outcomes)
-
-
 def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
     def body(_: int) -> list[Any]:
         torch, dist, time_op = _loaded()
@@ -181,8 +173,7 @@ def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
         back_to_back = [each - gaps for each in calls.back_to_back()]
         return [_transfer_of(measured), stamps, back_to_back]
 
-    with gpus():
-        outcomes = launch(2, body, seconds=110, backend="nccl")
+    outcomes = _launch("nccl", body, seconds=110)
     row = {"backend": "nccl", "bytes": nbytes} | _compared(outcomes, min)
     back_to_back = map(min, *(outcome.value[2] for outcome in outcomes))
     return row | {"back_to_back_us": 1e-3 * statistics.median(back_to_back)}
@@ -223,8 +214,7 @@ def of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
     slowest = 0.0
     for number in range(runs):
         rank = random.Random(f"{kind} {number}").randrange(ranks)  # noqa: S311 - not for secrets
-        with gpus() if backend == "nccl" else nullcontext():
-            outcomes = _run_with_fault(kind, rank, number, backend, ranks)
+        outcomes = _run_with_fault(kind, rank, number, backend, ranks)
         counts["deadlocks"] += any(each.seconds is None for each in outcomes)
         for each in (each for other, each in enumerate(outcomes) if other != rank):
             named = each.text.startswith(f"rank {rank} ")
@@ -262,8 +252,7 @@ def _run_with_fault(kind: str, faulty: int, number: int, backend: str, ranks: in
             time.sleep(moment)
             os.kill(processes[faulty], signal.SIGKILL)
 
-    seconds = DEADLOCK_SECONDS[backend]
-    return launch(ranks, body, seconds=seconds, watch=watch, backend=backend)
+    return _launch(backend, body, ranks, seconds=DEADLOCK_SECONDS[backend], watch=watch)
 
 
 def _fail(kind: str, number: int) -> None:
@@ -276,13 +265,6 @@ def _fail(kind: str, number: int) -> None:
     sys.exit(1)
 
 
-def _value(outcomes: list[Outcome]) -> Any:
-    for outcome in outcomes:
-        if outcome.value is None:
-            raise RuntimeError(outcome.text)
-    return outcomes[0].value
-
-
 def _of_each(
     key: str, values: Sequence[Any], measure: Callable[..., results.Row], **options: Any
 ) -> dict[str, running.Measure]:
@@ -290,12 +272,12 @@ def _of_each(
 
 
 CASES: dict[str, running.Measure] = {
-    **_of_each("skew {} µs, one clock", SKEWS_US, of_skew),
+    **_of_each("skew {} µs, one clock", SKEWS_US, of_skew, backend="gloo"),
     **_of_each("all_reduce {} bytes", SIZES, of_all_reduce),
     **_of_each("faults: {}", FAULTS, of_faults, backend="gloo", ranks=3, runs=30),
 }
 ON_GPUS: dict[str, running.Measure] = {
-    **_of_each("skew {} µs, NCCL", SKEWS_US, of_skew_on_gpus),
+    **_of_each("skew {} µs, NCCL", SKEWS_US, of_skew, backend="nccl"),
     **_of_each("all_reduce {} bytes, NCCL", SIZES_ON_GPUS, of_all_reduce_on_gpus),
     **_of_each("faults, NCCL: {}", FAULTS, of_faults, backend="nccl", ranks=2, runs=4),
 }
