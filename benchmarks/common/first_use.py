@@ -53,7 +53,6 @@ def probe(device: torch.device, use: str) -> results.Row:
 
 
 def uses(image: torch.Tensor, layer: nn.Conv2d) -> dict[str, Callable[[], Callable[[], object]]]:
-
     def backward() -> Callable[[], object]:
         # Its forward pass is another kernel, which is not counted.
         leaf = image.clone().requires_grad_()
