@@ -23,7 +23,6 @@ from common import summaries
 
 CACHES: tuple[Literal["cold", "warm"], ...] = ("cold", "warm")
 METHODS: tuple[Literal["kernel", "event", "graph"], ...] = ("kernel", "event", "graph")
-NVBENCH = "cuda-bench"
 # Kernels that spin for so long tell what lies between the stamps and the traced start and end, for
 # others of the same grid, or of more blocks than fit on the device at a time.
 STAMPED_REFERENCE_NS = 1_024
@@ -37,11 +36,10 @@ _MARKS = {
     "torch Timer": ("cross", "#CC79A7"),
     "events": ("triangle-left", "#808080"),
     "sync": ("triangle-right", "#A0522D"),
-    NVBENCH: ("wedge", "#8856C7"),
 }
 TOOLS = tuple(_MARKS)[len(METHODS) :]
 _QUICK_UP_TO_SECONDS = 200e-6  # longer operations are called five times, however long that takes
-_FLUSHING = {"triton do_bench", NVBENCH}  # compared with a cold cache, the other tools with a warm
+_FLUSHING = {"triton do_bench"}  # compared with a cold cache, the other tools with a warm one
 # What a short table shows: kernels of one to hundreds of microseconds.
 _EXAMPLES = (
     "relu 4Ki",
@@ -112,35 +110,23 @@ def traced_and_stamped(rows: list[results.Row]) -> dict[str, tuple[float, float]
     }
 
 
-def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
-    times = {
-        row["key"]: {
-            name: peer["seconds"] for name, peer in row["peers"].items() if "seconds" in peer
-        }
-        for row in _ops(rows)
-    }
-    for row in _of(rows, NVBENCH):
-        for op, found in row["ops"].items():
-            # Its isolated runs overwrite the cache, its batches do not.
-            for cache, which in (("cold", "isolated"), ("warm", "batch")):
-                if found.get(which) and f"{op}/{cache}" in times:
-                    times[f"{op}/{cache}"][NVBENCH] = found[which]
-    return times
+def _peer_times(row: results.Row) -> dict[str, float]:
+    return {name: peer["seconds"] for name, peer in row["peers"].items() if "seconds" in peer}
 
 
-def _factors(seconds: dict[str, float], tools: Iterable[str], span: float) -> list[str]:
+def _factors(row: results.Row, tools: Iterable[str], span: float) -> list[str]:
+    seconds = _peer_times(row)
     return [f"{seconds[tool] / span:.2f}×" if tool in seconds else "–" for tool in tools]
 
 
 def table(rows: list[results.Row]) -> str:
-    peers = _peer_times(rows)
     lines = []
     for row in _ops(rows):
         kernel, span = (median_of(row, "truth", what) for what in ("kernel", "span"))
         truth = truth_for_methods(row)
         cells = [row["key"], row["truth"]["kernels"], f"{1e6 * kernel:.2f}", f"{1e6 * span:.2f}"]
         cells += [_error(row, method, truth.get(method)) for method in METHODS]
-        lines.append(cells + _factors(peers[row["key"]], TOOLS, span))
+        lines.append(cells + _factors(row, TOOLS, span))
     header = "operation/cache | kernels: | profiler: kernels (µs): | span (µs):"
     header += "".join(f" | {name}:" for name in (*METHODS, *TOOLS))
     spins = [
@@ -161,7 +147,7 @@ def table(rows: list[results.Row]) -> str:
 
 
 def tools_table(rows: list[results.Row]) -> str:
-    ops, peers = summaries.by_key(_ops(rows)), _peer_times(rows)
+    ops = summaries.by_key(_ops(rows))
     lines = []
     for name in _EXAMPLES:
         cells = [name]
@@ -169,7 +155,7 @@ def tools_table(rows: list[results.Row]) -> str:
             row = ops[f"{name}/{cache}"]
             span = median_of(row, "truth", "span")
             cells += [f"{1e6 * span:.2f} µs", f"{median_of(row, 'kernel', 'span') / span:.2f}×"]
-            cells += _factors(peers[row["key"]], others, span)
+            cells += _factors(row, others, span)
         lines.append(cells)
     return summaries.markdown(
         "operation | cold L2 cache: | `time_op`: | triton's `do_bench`: | warm L2 cache: "
@@ -189,16 +175,14 @@ def _error(row: results.Row, method: str, truth: float | None) -> str:
 def picture(document: dict[str, Any]) -> bytes:
     from convtime.view.figure import numbers, quantity, series_color
 
-    rows = document["rows"]
-    peers = _peer_times(rows)
     points: dict[str, list[tuple[float, float]]] = {tool: [] for tool in _MARKS}
-    for row in _ops(rows):
+    for row in _ops(document["rows"]):
         span = median_of(row, "truth", "span")
         for method, truth in truth_for_methods(row).items():
             if "reason" not in row[method]:
                 factor = median_of(row, method) / truth
                 points[f"convtime {method}"].append((1e6 * span, factor))
-        for tool, seconds in peers[row["key"]].items():
+        for tool, seconds in _peer_times(row).items():
             if row["key"].endswith("/cold") == (tool in _FLUSHING):
                 points[tool].append((1e6 * span, seconds / span))
     points = {tool: found for tool, found in points.items() if found}

@@ -1,31 +1,25 @@
-"""What is measured besides operations: costs, quick calls, known durations and cuda-bench."""
+"""What is measured besides operations: costs, quick calls and known durations."""
 
 import collections
 import functools
-import importlib
 import itertools
 import random
-import subprocess
-import tempfile
 import threading
 import time
 from _thread import get_ident
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import results
 import torch
 from common.operations import Operation, operation
-from common.running import Call, Measure, beside, first_line, run, run_fresh, seconds_of
+from common.running import Call, Measure, beside, run, run_fresh, seconds_of
 from common.truth import median_of_stamps
 
-from accuracy import CACHES, NVBENCH, STAMPED_REFERENCE_NS
+from accuracy import CACHES, STAMPED_REFERENCE_NS
 from accuracy.operations import OPERATIONS, PASSES, MethodPasses, measure_op
 from convtime import time_op
 from convtime.timing.options import Cache
-
-NVBENCH_GROUP = 8
 
 
 def make_cases(device: torch.device) -> dict[str, Measure]:
@@ -43,9 +37,6 @@ def make_cases(device: torch.device) -> dict[str, Measure]:
         cases[f"stamped/copy {mib} MiB"] = functools.partial(measure_stamped_copy, mib, device)
     for op, cache in itertools.product(OPERATIONS, CACHES):
         cases[f"{op}/{cache}"] = functools.partial(measure_op, op, cache, device)
-    for number, first in enumerate(range(0, len(OPERATIONS), NVBENCH_GROUP), 1):
-        some = OPERATIONS[first : first + NVBENCH_GROUP]
-        cases[f"{NVBENCH}/{number}"] = functools.partial(measure_nvbench, some, device)
     return cases
 
 
@@ -200,64 +191,6 @@ def _stamped(call: Stamped, cache: Cache) -> results.Row:
         passes.take()
         stamps.append(median_of_stamps(call, 50, cold=cache == "cold"))
     return {"cache": cache, "kernel": passes.row, "stamps": stamps}
-
-
-def measure_nvbench(ops: Sequence[str], device: torch.device) -> results.Row:
-    """cuda-bench takes a process over, and has streams of its own; so it gets one."""
-    try:
-        return {"ops": run_fresh(nvbench, device, *ops, timeout=180)}
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        return {"ops": {op: {"reason": first_line(error)} for op in ops}}
-
-
-def nvbench(device: torch.device, *ops: str) -> results.Row:
-    bench: Any = importlib.import_module("cuda.bench")
-    reader: Any = importlib.import_module("cuda.bench.results")
-    external_stream: Any = torch.cuda.ExternalStream
-
-    def benchmark(op: str) -> Callable[[Any], None]:
-        def run(state: Any) -> None:
-            # As in its own example for PyTorch: at its default, it drops all samples of a GPU whose
-            # clock has fallen under load.
-            state.set_throttle_threshold(0.25)
-            stream = external_stream(state.get_stream().addressof(), device=device)
-            torch.cuda.empty_cache()  # of the operation before
-            call = operation(op, device)
-            torch.cuda.synchronize()
-
-            def launch(_: Any) -> None:
-                with torch.cuda.stream(stream):
-                    call()
-
-            state.exec(launch)
-            torch.cuda.synchronize()
-
-        return run
-
-    for op in ops:
-        bench.register(benchmark(op)).set_name(op)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "results.json"
-        options = f"--json {path} --devices {device.index or 0} --cold-warmup-runs 3"
-        options += " --timeout 0.5 --batch-target-time 0.1"
-        bench.run_all_benchmarks(["cuda-bench", "--quiet", *options.split()])
-        found = reader.BenchmarkResult.from_json(path)
-    return {op: _read_nvbench(found[op]) if op in found else {"reason": "no result"} for op in ops}
-
-
-def _read_nvbench(benchmark: Any) -> results.Row:
-    (state,) = benchmark
-    if state.is_skipped:
-        return {"reason": state.skip_reason or "skipped"}
-
-    def value(*tags: str) -> Any:
-        found = (state.summaries[tag].value for tag in tags if tag in state.summaries)
-        return next(found, None)
-
-    return {
-        "isolated": value("nv/cold/time/gpu/median", "nv/cold/time/gpu/mean"),
-        "batch": value("nv/batch/time/gpu/mean"),
-    }
 
 
 if __name__ == "__main__":
