@@ -39,7 +39,6 @@ _MARKS = {
 }
 TOOLS = tuple(_MARKS)[len(METHODS) :]
 _QUICK_UP_TO_SECONDS = 200e-6  # longer operations are called five times, however long that takes
-_FLUSHING = {"triton do_bench"}  # compared with a cold cache, the other tools with a warm one
 # What a short table shows: kernels of one to hundreds of microseconds.
 _EXAMPLES = (
     "relu 4Ki",
@@ -183,7 +182,8 @@ def picture(document: dict[str, Any]) -> bytes:
                 factor = median_of(row, method) / truth
                 points[f"convtime {method}"].append((1e6 * span, factor))
         for tool, seconds in _peer_times(row).items():
-            if row["key"].endswith("/cold") == (tool in _FLUSHING):
+            # It flushes the cache, and the other tools do not.
+            if row["key"].endswith("/cold") == (tool == "triton do_bench"):
                 points[tool].append((1e6 * span, seconds / span))
     points = {tool: found for tool, found in points.items() if found}
     shapes, colours = zip(*(_MARKS[tool] for tool in points), strict=True)
