@@ -1,9 +1,11 @@
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -47,6 +49,11 @@ inline void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
   if (result.defined() && tangent.defined()) {
     result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
   }
+}
+
+template <typename... Tensors>
+bool has_tangents(const Tensors&... tensors) {
+  return (torch::autograd::isFwGradDefined(tensors) || ...);
 }
 
 /// The saved values that a formula needs in addition to the incoming gradients.
@@ -106,9 +113,9 @@ class SavedValues : public torch::autograd::Node {
 /// torch.func refuses it, and its lookup of saved values by name costs more than a whole node of
 /// PyTorch.
 ///
-/// A formula has a kName, a `compute` that returns gradients from the incoming gradients and
-/// Saved<Settings>, and Settings, whose fields Settings::fields returns as references, like
-/// std::tie. `Base` is a Node with the members of SavedValues.
+/// A formula has a kName, a `compute` that returns gradients from the incoming gradients, of which
+/// one or more are defined, and Saved<Settings>, and Settings, whose fields Settings::fields
+/// returns as references, like std::tie. `Base` is a Node with the members of SavedValues.
 template <typename Formula, typename Base = SavedValues<typename Formula::Settings>>
 class FormulaNode final : public Base {
  public:
@@ -121,7 +128,7 @@ class FormulaNode final : public Base {
 
   variable_list apply(variable_list&& grads) override {
     const std::lock_guard lock(this->mutex_);
-    return Formula::compute(grads, unpack());
+    return compute(grads, unpack());
   }
 
   // Compiled autograd: trace the formula in the same way as torch's own nodes.
@@ -191,7 +198,13 @@ class FormulaNode final : public Base {
         [&](auto&... fields) { ((fields = packed.unpack<std::decay_t<decltype(fields)>>()), ...); },
         Settings::fields(saved.settings));
     saved.wanted = packed.unpack<std::vector<bool>>();
-    return Formula::compute(grads, saved);
+    return compute(grads, saved);
+  }
+
+  static variable_list compute(const variable_list& grads, const Saved<Settings>& saved) {
+    const bool has_gradient =
+        std::ranges::any_of(grads, [](const at::Tensor& grad) { return grad.defined(); });
+    return has_gradient ? Formula::compute(grads, saved) : variable_list(saved.wanted.size());
   }
 };
 

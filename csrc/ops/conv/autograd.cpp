@@ -1,7 +1,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/convolution.h>
 #include <torch/csrc/autograd/FunctionsManual.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
@@ -230,11 +229,6 @@ variable_list double_backward(const Gradients& grads, const ConvBackwardCall& ca
 
 // --- Autograd
 
-template <typename... Tensors>
-bool has_tangents(const Tensors&... tensors) {
-  return (torch::autograd::isFwGradDefined(tensors) || ...);
-}
-
 /// A node of torch's that has the policy in addition, for FormulaNode. Its saved values are where
 /// torch's Python attributes (_saved_input and so on) read them.
 template <typename Torchs>
@@ -273,9 +267,6 @@ struct DoubleBackward {
   using Settings = ConvSettings;
 
   static variable_list compute(const variable_list& grads, const Saved<ConvSettings>& saved) {
-    if (!grads[0].defined() && !grads[1].defined() && !grads[2].defined()) {
-      return variable_list(3);
-    }
     return double_backward(
         {grads[0], grads[1], grads[2]},
         backward_call(saved.tensors[0], saved.tensors[1], saved.tensors[2], saved.settings,
@@ -319,9 +310,6 @@ struct Backward {
   using Settings = ConvSettings;
 
   static variable_list compute(const variable_list& grads, const Saved<ConvSettings>& saved) {
-    if (!grads[0].defined()) {
-      return variable_list(3);
-    }
     const auto [grad_input, grad_weight, grad_bias] =
         gradients_of(grads[0], saved.tensors[0], saved.tensors[1], saved.settings,
                      {saved.wanted[0], saved.wanted[1], saved.wanted[2]});

@@ -1,6 +1,5 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include <string>
@@ -13,7 +12,6 @@
 namespace convtime::ops {
 namespace {
 
-using torch::autograd::isFwGradDefined;
 using torch::autograd::variable_list;
 
 /// The derivative of convolution_epilogue with respect to input, weight, bias and other.
@@ -34,9 +32,6 @@ struct EpilogueBackward {
   };
 
   static variable_list compute(const variable_list& grads, const Saved<Settings>& saved) {
-    if (!grads[0].defined()) {
-      return variable_list(4);
-    }
     const Settings& settings = saved.settings;
     const ActivationCall activation = {find_enum<conv::Activation>(settings.activation).value(),
                                        settings.negative_slope};
@@ -73,8 +68,7 @@ at::Tensor autograd_epilogue(const EpilogueCall& call) {
   const auto borrowed_other = at::borrow_from_optional_tensor(call.other);
   const at::Tensor& bias = *borrowed_bias;
   const at::Tensor& other = *borrowed_other;
-  if (isFwGradDefined(call.input) || isFwGradDefined(call.weight) || isFwGradDefined(bias) ||
-      isFwGradDefined(other)) {
+  if (has_tangents(call.input, call.weight, bias, other)) {
     return compute_separately(call);
   }
   const bool wants_gradient =

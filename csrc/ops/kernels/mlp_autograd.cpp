@@ -2,7 +2,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include <cstdint>
@@ -19,7 +18,6 @@ namespace convtime::ops {
 namespace mlp_autograd {
 namespace {
 
-using torch::autograd::isFwGradDefined;
 using torch::autograd::variable_list;
 
 // --- The ops, called through the dispatcher
@@ -111,9 +109,6 @@ struct MlpBackward {
   using Settings = MlpSettings;
 
   static variable_list compute(const variable_list& grads, const Saved<MlpSettings>& saved) {
-    if (!grads[0].defined()) {
-      return variable_list(2);
-    }
     const auto [of_input, of_weights] =
         call_mlp_backward(grads[0], saved.tensors[0], saved.tensors[1], saved.settings.activation);
     return {of_input, of_weights};
@@ -128,9 +123,6 @@ struct MlpDoubleBackward {
   /// the tangent of the output, and the other gradients are the tangents of mlp_backward's results,
   /// because the matrix of second derivatives is symmetric.
   static variable_list compute(const variable_list& grads, const Saved<MlpSettings>& saved) {
-    if (!grads[0].defined() && !grads[1].defined()) {
-      return variable_list(3);
-    }
     const auto guard = without_autocast();
     const at::Tensor& grad_output = saved.tensors[0];
     const at::Tensor& input = saved.tensors[1];
@@ -146,11 +138,11 @@ struct MlpDoubleBackward {
 };
 
 at::Tensor tangent_of(const at::Tensor& tensor) {
-  return isFwGradDefined(tensor) ? tensor._fw_grad(/*level=*/0) : at::zeros_like(tensor);
+  return has_tangents(tensor) ? tensor._fw_grad(/*level=*/0) : at::zeros_like(tensor);
 }
 
 at::Tensor primal_of(const at::Tensor& tensor) {
-  return isFwGradDefined(tensor) ? tensor._fw_primal(/*level=*/0) : tensor;
+  return has_tangents(tensor) ? tensor._fw_primal(/*level=*/0) : tensor;
 }
 
 template <typename Formula, typename... Tensors>
@@ -169,7 +161,7 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
   if (torch::autograd::compute_requires_grad(input, weights)) {
     set_history<MlpBackward>({output}, activation, input, weights);
   }
-  if (isFwGradDefined(input) || isFwGradDefined(weights)) {
+  if (has_tangents(input, weights)) {
     const Layers net(input, weights, outputs, activation);
     const Duals duals = forward_duals(net, primal_of(input), primal_of(weights), tangent_of(input),
                                       tangent_of(weights));
@@ -187,7 +179,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
   if (torch::autograd::compute_requires_grad(grad_output, input, weights)) {
     set_history<MlpDoubleBackward>({of_input, of_weights}, activation, grad_output, input, weights);
   }
-  if (isFwGradDefined(grad_output) || isFwGradDefined(input) || isFwGradDefined(weights)) {
+  if (has_tangents(grad_output, input, weights)) {
     const auto guard = without_autocast();
     const Layers net(input, weights, grad_output.sym_size(1), activation);
     const at::Tensor weights_tangent = tangent_of(weights);

@@ -7,7 +7,6 @@
 #include <ATen/ops/max_pool2d_with_indices_backward.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/where.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include <array>
@@ -390,7 +389,6 @@ at::Tensor relu_max_pool2d_indices(const at::Tensor& winners, c10::SymIntArrayRe
   return op(winners, input_size, window);
 }
 
-using torch::autograd::isFwGradDefined;
 using torch::autograd::variable_list;
 
 /// The values needed to compute a gradient, in addition to the winners.
@@ -431,9 +429,6 @@ struct PoolBackward {
   using Settings = PoolSettings;
 
   static variable_list compute(const variable_list& grads, const Saved<PoolSettings>& saved) {
-    if (!grads[0].defined()) {
-      return variable_list(1);
-    }
     return {relu_max_pool2d_backward(grads[0], saved.tensors[0], saved.settings.input_size,
                                      saved.settings.window())};
   }
@@ -444,9 +439,6 @@ struct PoolDoubleBackward {
   using Settings = PoolSettings;
 
   static variable_list compute(const variable_list& grads, const Saved<PoolSettings>& saved) {
-    if (!grads[0].defined()) {
-      return variable_list(1);
-    }
     return {take_won(grads[0], saved.tensors[0], saved.settings.window())};
   }
 };
@@ -474,14 +466,14 @@ std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input, const P
   if (torch::autograd::compute_requires_grad(input)) {
     set_history<PoolBackward>(output, input, winners, window, input.sym_sizes());
   }
-  if (isFwGradDefined(input)) {
+  if (has_tangents(input)) {
     set_tangent(output, take_won(input._fw_grad(/*level=*/0), winners, window));
   }
   return results;
 }
 
 at::Tensor forward(const at::Tensor& input, const PoolWindow& window) {
-  if (torch::autograd::compute_requires_grad(input) || isFwGradDefined(input)) {
+  if (torch::autograd::compute_requires_grad(input) || has_tangents(input)) {
     return std::get<0>(with_winners(input, window));
   }
   return below_autograd([&] { return relu_max_pool2d(input, window); });
@@ -494,7 +486,7 @@ at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
   if (torch::autograd::compute_requires_grad(grad_output)) {
     set_history<PoolDoubleBackward>(result, grad_output, winners, window, input_size);
   }
-  if (isFwGradDefined(grad_output)) {
+  if (has_tangents(grad_output)) {
     set_tangent(result, relu_max_pool2d_backward(grad_output._fw_grad(/*level=*/0), winners,
                                                  input_size, window));
   }
