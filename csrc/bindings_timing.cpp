@@ -323,8 +323,7 @@ py::list time_candidates(const py::kwargs& kwargs) {
   const auto candidates = keywords.take<std::vector<py::dict>>("candidates");
   const bool several_ranks = keywords.take<bool>("several_ranks");
   const auto on_batch = keywords.take<py::object>("on_batch");
-  const auto agreement =
-      keywords.take<py::object>("agreement", keywords.take<py::object>("accord", py::none()));
+  const auto agreement = keywords.take<py::object>("agreement", py::none());
   TimingOptions options = read_options(keywords);
   keywords.finish();
   if (!on_batch.is_none()) {
