@@ -78,6 +78,7 @@ class HistoryRun(codec.Stored):
 
     @property
     def seconds_since_1970(self) -> float:
+        """The date as a number."""
         return moment(self.date).timestamp()
 
 
