@@ -1,11 +1,14 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -55,6 +58,26 @@ inline testing::AssertionResult contains(const std::string& text, const std::str
   return (found ? testing::AssertionSuccess() : testing::AssertionFailure())
          << "'" << part << "' in '" << text << "'";
 }
+
+inline std::ptrdiff_t open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+/// Until its end, this process may open no more files.
+class LimitOfFiles {
+ public:
+  explicit LimitOfFiles(rlim_t files) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit limit{files, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~LimitOfFiles() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  LimitOfFiles(const LimitOfFiles&) = delete;
+  LimitOfFiles& operator=(const LimitOfFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
 
 /// Compute for so long. A busy machine takes a hundred times as long for a short sleep.
 inline void spin(std::chrono::nanoseconds duration) {

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <string>
 #include <system_error>
 #include <utility>
+
+#include "timing/conditions/text_file.h"
 
 namespace convtime {
 namespace {
@@ -90,6 +93,13 @@ void HostCounters::follow(std::span<const int> threads) {
   }
   if (threads.empty()) {
     give_up("the threads of this process are not listed in /proc");
+    return;
+  }
+  if (const std::size_t files = threads.size() * available_.size(); files > most_open_files()) {
+    give_up("counting " + std::to_string(threads.size()) + " threads needs " +
+            std::to_string(files) +
+            " open files, which is more than a quarter of the limit: raise " +
+            "it (ulimit -n), or use fewer threads");
     return;
   }
   std::map<int, Group> followed;

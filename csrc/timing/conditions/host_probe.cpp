@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -47,14 +48,19 @@ int current_core() {
 std::vector<int> allowed_cores() {
   std::vector<int> cores;
 #ifdef __linux__
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) {
-        cores.push_back(core);
+  // The kernel refuses sets that are too small for the machine. One holds 1024 CPUs.
+  constexpr std::size_t kMostSets = 64;
+  for (std::vector<cpu_set_t> sets(1); sets.size() <= kMostSets; sets.resize(2 * sets.size())) {
+    const std::size_t bytes = sets.size() * sizeof(cpu_set_t);
+    if (::sched_getaffinity(0, bytes, sets.data()) != 0) {
+      continue;
+    }
+    for (std::size_t core = 0; core < 8 * bytes; ++core) {
+      if (CPU_ISSET_S(core, bytes, sets.data())) {
+        cores.push_back(static_cast<int>(core));
       }
     }
+    break;
   }
 #endif
   return cores;
@@ -201,15 +207,21 @@ std::vector<int> HostProbe::used_cores() const {
   return {cores.begin(), cores.end()};
 }
 
+TextFile HostProbe::open(int thread, const char* name) const {
+  return TextFile(proc_ / "self" / "task" / std::to_string(thread) / name);
+}
+
 /// What follows the name in "7 (a name) S 1 …": how it runs, and numbers; empty if unknown.
-std::string HostProbe::state_of(const Thread& thread) {
+std::string HostProbe::state_of(const Thread& thread) const {
   std::array<char, 1024> buffer{};
-  const std::string_view text = thread.stat.read(buffer);
+  const TextFile& stat = thread.stat;
+  const std::string_view text =
+      stat.is_open() ? stat.read(buffer) : open(thread.id, "stat").read(buffer);
   const std::size_t name = text.rfind(") ");
   return name == std::string_view::npos ? "" : std::string(text.substr(name + 2));
 }
 
-HostProbe::Moment HostProbe::look(bool counts_cores) const {
+HostProbe::Moment HostProbe::look(bool counts_cores) {
   Moment moment;
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -220,31 +232,35 @@ HostProbe::Moment HostProbe::look(bool counts_cores) const {
   moment.core = current_core();
   moment.throttled_seconds = throttled_seconds();
   if (counts_cores) {
-    std::array<char, 16384> buffer{};
-    const std::string_view stat = stat_.read(buffer);
-    const double per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
-    for (const int core : allowed_cores_) {
-      const std::string name = "\ncpu" + std::to_string(core) + " ";
-      const std::size_t at = stat.find(name);
-      if (at == std::string_view::npos) {
-        continue;
-      }
-      // user nice system idle iowait irq softirq steal
-      std::array<double, 8> ticks{};
-      char* next = const_cast<char*>(stat.data() + at + name.size());
-      for (double& value : ticks) {
-        value = std::strtod(next, &next);
-      }
-      const double busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6];
-      moment.busy_seconds =
-          (std::isnan(moment.busy_seconds) ? 0 : moment.busy_seconds) + busy / per_second;
-      moment.stolen_seconds =
-          (std::isnan(moment.stolen_seconds) ? 0 : moment.stolen_seconds) + ticks[7] / per_second;
-    }
+    add_times_of_cores(moment);
   }
   moment.cpu_seconds = cpu_seconds();
   moment.nanoseconds = now_nanoseconds();
   return moment;
+}
+
+/// From "cpu3 user nice system idle iowait irq softirq steal …", whose lines come first.
+void HostProbe::add_times_of_cores(Moment& moment) {
+  constexpr std::string_view kName = "cpu";
+  const double per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  std::string_view rest = stat_.read(stat_text_);
+  for (; rest.starts_with(kName);
+       rest.remove_prefix(std::min(rest.find('\n'), rest.size() - 1) + 1)) {
+    char* next = stat_text_.data() + (rest.data() - stat_text_.data()) + kName.size();
+    const bool is_sum = *next == ' ';
+    if (is_sum || !std::ranges::binary_search(allowed_cores_, std::strtol(next, &next, 10))) {
+      continue;
+    }
+    std::array<double, 8> ticks{};
+    for (double& value : ticks) {
+      value = std::strtod(next, &next);
+    }
+    const double busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6];
+    moment.busy_seconds =
+        (std::isnan(moment.busy_seconds) ? 0 : moment.busy_seconds) + busy / per_second;
+    moment.stolen_seconds =
+        (std::isnan(moment.stolen_seconds) ? 0 : moment.stolen_seconds) + ticks[7] / per_second;
+  }
 }
 
 HostReading HostProbe::between(const Moment& before, const Moment& after) {
@@ -271,7 +287,9 @@ bool HostProbe::read_threads() {
   const double now = now_seconds();
   for (Thread& thread : threads_) {
     std::array<char, 96> buffer{};
-    const std::string_view text = thread.schedstat.read(buffer);
+    const TextFile& schedstat = thread.schedstat;
+    const std::string_view text =
+        schedstat.is_open() ? schedstat.read(buffer) : open(thread.id, "schedstat").read(buffer);
     if (text.empty()) {
       complete = false;
       thread.waited = 0;
@@ -295,21 +313,25 @@ bool HostProbe::read_threads() {
 }
 
 void HostProbe::find_threads() {
-  std::vector<Thread> found;
+  std::map<int, Thread> known;
+  for (Thread& thread : threads_) {
+    known.emplace(thread.id, std::move(thread));
+  }
+  threads_.clear();
+  const std::size_t most_open = most_open_files() / 2;  // each has two
   std::error_code failure;
   const std::filesystem::path tasks = proc_ / "self" / "task";
   for (std::filesystem::directory_iterator entry(tasks, failure), end; !failure && entry != end;
        entry.increment(failure)) {
     const int id = std::atoi(entry->path().filename().c_str());
-    const auto known =
-        std::ranges::find_if(threads_, [id](const Thread& thread) { return thread.id == id; });
-    if (known != threads_.end()) {
-      found.push_back(std::move(*known));
-    } else if (TextFile schedstat(entry->path() / "schedstat"); schedstat.is_open()) {
-      found.push_back({id, std::move(schedstat), TextFile(entry->path() / "stat")});
+    if (auto node = known.extract(id)) {
+      threads_.push_back(std::move(node.mapped()));
+    } else if (threads_.size() >= most_open) {
+      threads_.push_back({id});
+    } else if (TextFile schedstat = open(id, "schedstat"); schedstat.is_open()) {
+      threads_.push_back({id, std::move(schedstat), open(id, "stat")});
     }
   }
-  threads_ = std::move(found);
   std::vector<int> ids;
   for (const Thread& thread : threads_) {
     ids.push_back(thread.id);

@@ -45,8 +45,8 @@ class CONVTIME_API HostProbe {
  private:
   struct Thread {
     int id;
-    TextFile schedstat;
-    TextFile stat;
+    TextFile schedstat{};  ///< opened for each reading where too many files are open
+    TextFile stat{};       ///< the same
     double run_seconds = 0;
     double wait_seconds = 0;
     double waited = 0;          ///< since the last look at it
@@ -66,9 +66,11 @@ class CONVTIME_API HostProbe {
     double stolen_seconds = HostReading::kUnknown;
   };
 
-  Moment look(bool counts_cores) const;
+  Moment look(bool counts_cores);
+  void add_times_of_cores(Moment& moment);
   static HostReading between(const Moment& before, const Moment& after);
-  static std::string state_of(const Thread& thread);
+  TextFile open(int thread, const char* name) const;
+  std::string state_of(const Thread& thread) const;
   bool read_threads();
   void find_threads();
   void find_quotas(const std::filesystem::path& cgroups);
@@ -83,6 +85,7 @@ class CONVTIME_API HostProbe {
   TextFile tasks_;
   TextFile load_;
   TextFile stat_;
+  std::string stat_text_;            ///< of stat_, to be read again
   std::uint64_t task_links_ = 0;     ///< changes with the number of threads
   std::vector<TextFile> throttled_;  ///< cpu.stat of each cgroup with a quota
   std::vector<Thread> threads_;

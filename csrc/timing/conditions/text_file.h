@@ -1,15 +1,26 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <utility>
 
 namespace convtime {
+
+/// Return how many files one part of a probe may keep open: a quarter of those that this process
+/// may open, since the program that is timed needs some, too.
+inline std::size_t most_open_files() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur / 4;
+}
 
 /// A file of /proc or of a cgroup, which is opened once and read again and again.
 class TextFile {
@@ -41,6 +52,24 @@ class TextFile {
     }
     buffer[static_cast<std::size_t>(length)] = '\0';
     return {buffer.data(), static_cast<std::size_t>(length)};
+  }
+
+  /// Return the file's text, for which the buffer grows; empty if it is not readable. A null
+  /// character follows the text.
+  std::string_view read(std::string& buffer) const {
+    constexpr std::size_t kFirstSize = 4096;
+    buffer.resize(std::max(kFirstSize, buffer.size()));
+    for (;;) {
+      const ssize_t length = is_open() ? ::pread(file_, buffer.data(), buffer.size(), 0) : -1;
+      if (length <= 0) {
+        return {};
+      }
+      if (static_cast<std::size_t>(length) < buffer.size()) {
+        buffer[static_cast<std::size_t>(length)] = '\0';
+        return {buffer.data(), static_cast<std::size_t>(length)};
+      }
+      buffer.resize(2 * buffer.size());  // in one read, which is of one moment
+    }
   }
 
  private:

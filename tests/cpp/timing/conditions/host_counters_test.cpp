@@ -10,9 +10,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <filesystem>
 #include <future>
-#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -54,10 +52,6 @@ double seconds_of_thread() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-std::ptrdiff_t open_files() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
-}
-
 /// Software events, which every kernel with perf counts on any machine.
 class HostCountersTest : public ::testing::Test {
  protected:
@@ -88,6 +82,18 @@ TEST_F(HostCountersTest, CountsWhatGetrusageAndTheThreadsClockCount) {
 
   counters.begin();
   EXPECT_LT(counters.end()[0], 10);  // each count begins anew
+}
+
+TEST_F(HostCountersTest, LeavesFilesToTheProgramThatIsTimed) {
+  const std::ptrdiff_t files = open_files();
+  HostCounters counters(std::array{kPageFaults, kTaskClock});
+  const LimitOfFiles limit(static_cast<rlim_t>(files) + 100);
+  const std::vector<int> threads(200, this_thread());
+  counters.follow(threads);
+  EXPECT_EQ(open_files(), files);
+  EXPECT_TRUE(contains(counters.reason(), "counting 200 threads needs 400 open files"))
+      << counters.reason();
+  EXPECT_TRUE(std::isnan(counters.end()[0]));
 }
 
 TEST_F(HostCountersTest, CountsThreadsWhileTheyAreFollowed) {

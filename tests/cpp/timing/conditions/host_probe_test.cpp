@@ -163,6 +163,58 @@ TEST_F(HostProbeTest, CountsCoresInLongReadings) {
   EXPECT_NEAR(reading.stolen_seconds, 0.07, 1e-9);
 }
 
+// Lines of cores of a large host, those that may be used last, and the interrupts behind them.
+TEST_F(HostProbeTest, ReadsTheCoresOfLargeHosts) {
+  constexpr int kCores = 4096;
+  std::vector<int> allowed;
+  cpu_set_t set;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) {
+      allowed.push_back(core);
+    }
+  }
+  const auto stat = [&](int busy) {
+    std::string text = "cpu  0 0 0 0 0 0 0 0 0 0\n";
+    const auto add = [&](int core, int ticks) {
+      text += "cpu" + std::to_string(core) + " " + std::to_string(ticks) + " 0 0 0 0 0 0 0 0 0\n";
+    };
+    for (int core = CPU_SETSIZE; core < kCores; ++core) {
+      add(core, 1000 * busy);
+    }
+    for (const int core : allowed) {
+      add(core, busy);
+    }
+    write("proc/stat", text + "intr 12345" + std::string(10'000, ' ') + "\n");
+  };
+  write_thread(1, 0, 0);
+  stat(0);
+  HostProbe probe = this->probe();
+  const HostReading reading = read(probe, [&] { stat(100); }, 1);
+  EXPECT_NEAR(reading.others_seconds, static_cast<double>(allowed.size()) - reading.cpu_seconds,
+              1e-6);
+}
+
+TEST_F(HostProbeTest, KeepsFewFilesOpenForManyThreads) {
+  constexpr int kThreads = 1000;
+  for (int id = 1; id <= kThreads; ++id) {
+    write_thread(id, 0, 0);
+    write_state(id, 'S', id);
+  }
+  const std::ptrdiff_t files = open_files();
+  const LimitOfFiles limit(static_cast<rlim_t>(files) + 100);
+  HostProbe probe = this->probe();
+  EXPECT_LE(open_files() - files, (files + 100) / 4 + 3);
+  const HostReading reading = read(probe, [&] {
+    for (int id = 1; id <= kThreads; ++id) {
+      write_thread(id, 9'000'000, 1'000'000);
+    }
+  });
+  EXPECT_EQ(reading.threads, kThreads);
+  EXPECT_NEAR(reading.waiting_seconds, kThreads * 1e-3, 1e-9);
+  EXPECT_EQ(probe.used_cores().size(), static_cast<std::size_t>(kThreads));
+}
+
 TEST_F(HostProbeTest, ReadsAsMuchOfAFileAsFitsBeforeANull) {
   std::array<char, 8> buffer{};
   for (const std::string text : {"", "123456", "1234567", "12345678", "1234567890"}) {
@@ -171,6 +223,13 @@ TEST_F(HostProbeTest, ReadsAsMuchOfAFileAsFitsBeforeANull) {
     EXPECT_EQ(file.read(buffer), text.substr(0, 7));
   }
   EXPECT_STREQ(buffer.data(), "1234567");
+  for (const std::size_t size : {1, 4095, 4096, 4097, 50'000}) {
+    const std::string text(size, 'x');
+    write("text", text);
+    std::string growing;
+    EXPECT_EQ(TextFile(root_ / "text").read(growing), text);
+    EXPECT_EQ(growing[size], '\0');
+  }
   EXPECT_EQ(TextFile().read(buffer), "");
 }
 
