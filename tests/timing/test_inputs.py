@@ -157,6 +157,26 @@ def test_what_the_call_or_its_setup_overwrites_is_no_input() -> None:
         assert convtime.time_op(change, values, **QUICK).inputs == ((said,) if said else ())
 
 
+def test_a_call_that_changes_the_shape_of_its_argument_is_named() -> None:
+    for shape, change, now in (
+        ((64,), lambda x: x.set_(torch.empty(0)), (0,)),
+        ((8, 8), lambda x: x.resize_(0), (0,)),
+        ((8, 8), lambda x: x.resize_(4, 2), (4, 2)),
+        ((8, 8), lambda x: x.squeeze_(), (8, 8)),
+        ((8, 1, 8), lambda x: x.squeeze_(), (8, 8)),
+    ):
+        said = (
+            f"args[0] had the shape {shape} and has {now} since a call changed it: later calls did "
+            "other work than the first"
+        )
+        for values in (torch.rand(shape), torch.zeros(shape)):
+            inputs = convtime.time_op(change, values, **QUICK).inputs
+            if now == shape:
+                assert said not in inputs
+            else:
+                assert inputs == (said,)
+
+
 def test_remarks_are_part_of_results_and_of_what_they_print() -> None:
     x, zeros = torch.rand(16, 16), torch.zeros(16, 16)
     calls = {"x": lambda: x.neg(), "neg": lambda: zeros.neg(), "abs": lambda: zeros.abs()}

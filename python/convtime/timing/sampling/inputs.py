@@ -46,6 +46,7 @@ class Remark:
         sentence: the remark; empty if the values are not unusual.
         tensor: the tensor; None if the sentence is not about a tensor.
         seen: bytes of the elements that were inspected.
+        shape: the tensor's shape before the calls.
         candidate: the candidate that uses the tensor.
         on_gpu: whether the work runs on a GPU.
     """
@@ -53,6 +54,7 @@ class Remark:
     sentence: str
     tensor: torch.Tensor | None
     seen: torch.Tensor
+    shape: tuple[int, ...] = ()
     candidate: Candidate | None = None
     on_gpu: bool = False
 
@@ -65,9 +67,17 @@ class Remark:
         Args:
             now: the current bytes, like ``seen``.
         """
-        if self.tensor is None or torch.equal(now, self.seen):
+        if self.tensor is None or self.candidate is None:
             return self.sentence
-        if self.sentence or self.candidate is None:
+        shape = tuple(self.tensor.shape)
+        if shape != self.shape:
+            return (
+                f"{_name(self.tensor, self.candidate)} had the shape {self.shape} and has "
+                f"{shape} since a call changed it: later calls did other work than the first"
+            )
+        if torch.equal(now, self.seen):
+            return self.sentence
+        if self.sentence:
             return ""
         unusual = _unusual(_numbers_of(self.tensor, now), self.tensor.dtype, on_gpu=self.on_gpu)
         if unusual is None:
@@ -141,13 +151,15 @@ def _can_be_inspected(tensor: torch.Tensor) -> bool:
         and tensor.numel() > 1
         and (tensor.dtype in _FLOATS or tensor.dtype in _INTEGERS)
         and not (tensor.is_conj() or tensor.is_neg())
-        and _is_allocated(tensor)
+        and _has_elements(tensor)
         and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 
 
-def _is_allocated(tensor: torch.Tensor) -> bool:
+def _has_elements(tensor: torch.Tensor) -> bool:
     """Whether its storage is as large as its shape needs: sharded modules free unused storages."""
+    if not tensor.numel():
+        return False
     dimensions = zip(tensor.size(), tensor.stride(), strict=True)
     end = tensor.storage_offset() + 1 + sum((size - 1) * stride for size, stride in dimensions)
     return bool(end * tensor.itemsize <= tensor.untyped_storage().nbytes())
@@ -156,7 +168,7 @@ def _is_allocated(tensor: torch.Tensor) -> bool:
 def _bytes_of_some(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     """Elements of each tensor as bytes on the host, by the tensor's id; one copy per device."""
     by_device: dict[torch.device, dict[int, torch.Tensor]] = {}
-    for tensor in filter(_is_allocated, tensors):
+    for tensor in filter(_has_elements, tensors):
         by_device.setdefault(tensor.device, {})[id(tensor)] = _some_of(tensor).view(torch.uint8)
     return {
         key: part
@@ -206,7 +218,7 @@ def _remarks(
             if numbers.numel() < tensor.numel():
                 what += f" in the {numbers.numel():,} elements looked at"
             sentence = f"{_name(tensor, candidate)} is {what}: {consequence}"
-        yield Remark(sentence, tensor, some, candidate, on_gpu)
+        yield Remark(sentence, tensor, some, tuple(tensor.shape), candidate, on_gpu)
 
 
 def _numbers_of(tensor: torch.Tensor, some: torch.Tensor) -> torch.Tensor:
