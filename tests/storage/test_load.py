@@ -11,10 +11,12 @@ import convtime
 from convtime.cli import main
 from convtime.core.codec import SCHEMA
 from convtime.timing.verdict import Ratio
+from convtime.view.shown import Shown
 from tests.helpers import TESTS
 from tests.helpers.commands import Capture
 from tests.helpers.every_result import every_result
 from tests.helpers.measurements import make
+from tests.helpers.mutations import mutated
 
 # Files of several types, as the first release wrote them.
 EARLIER = sorted((TESTS / "data" / "schema_6").iterdir())
@@ -74,3 +76,27 @@ def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(convtime.InputError, match=said) as raised:
             convtime.load(path)
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", sorted(every_result()))
+def test_a_damaged_file_is_one_sentence_or_a_result(kind: str, tmp_path: Path) -> None:
+    document = json.loads(json.dumps(every_result()[kind].to_dict()))
+    path = tmp_path / "damaged.json"
+    refusals, loaded = [], 0
+    for seed in range(25):
+        path.write_text(json.dumps(mutated(document, seed)))
+        try:
+            result = convtime.load(path)
+        except convtime.InputError as error:
+            refusals.append(str(error))
+            continue
+        loaded += 1
+        assert str(result), seed
+        if isinstance(result, Shown):
+            assert result.to_markdown(), seed
+            result.report(tmp_path / "page.html")
+        result.save(tmp_path / "again.json")
+        assert str(convtime.load(tmp_path / "again.json")) == str(result), seed
+    assert loaded, "no change left a result"
+    assert not [sentence for sentence in refusals if "\n" in sentence]

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,10 +147,7 @@ def read_file(path: str | os.PathLike[str], modules: Mapping[str, str] = MEASURE
         raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
     except ValueError as error:
         raise InputError(f"{path}: {one_line(error)}") from error
-    measurements = [*measurements_of(result).values()]
-    for control in getattr(result, "controls", ()):  # of a run over axes
-        measurements += control.measurements.values()
-    for measured in measurements:
+    for measured in _measurements_in(result):
         _check_lengths(measured, path)
     return result
 
@@ -210,6 +207,20 @@ def _renamed(name: str, single: Baseline) -> Baseline:
         repeats=renamed(single.repeats),
         relative=renamed(single.relative),
     )
+
+
+def _measurements_in(value: object) -> Iterator[Measurement]:
+    """Yield the measurements in a result, in whichever of its parts."""
+    if isinstance(value, Measurement):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _measurements_in(tuple(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _measurements_in(part)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _measurements_in(getattr(value, field.name))
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from convtime.core import codec
+from convtime.core.checks import check_one_of
 from convtime.device.state import CpuState, GpuState, KernelCache
 from convtime.timing.measurement import Ceilings
 from convtime.view.shown import Shown
@@ -77,6 +78,9 @@ class KnownDuration:
     spread: float | None
     interval: tuple[float, float] | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_one_of("method", self.method, DURATION_LIMITS)
 
     @property
     def error(self) -> float | None:

@@ -15,14 +15,14 @@ def line(seen: Examination) -> str:
 
 
 def _device(seen: Examination) -> str:
-    return str(seen.provenance["gpu"] or seen.provenance["cpu"])
+    return str(seen.provenance.get("gpu") or seen.provenance.get("cpu"))
 
 
 def printed(seen: Examination) -> Iterator[Block]:
     findings = seen.findings
     failed = sum(finding.status == "failed" for finding in findings)
     advised = sum(finding.status == "advice" for finding in findings)
-    yield Line(f"{_device(seen)}; torch {seen.provenance['torch']}")
+    yield Line(f"{_device(seen)}; torch {seen.provenance.get('torch')}")
     yield _durations_table(seen.known_durations)
     yield _operations_table(seen.operations)
     yield Line(f"ceilings: {seen.ceilings}")

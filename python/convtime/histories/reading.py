@@ -16,7 +16,7 @@ from convtime.core.checks import require
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.exchange import pytest_benchmark
 from convtime.exchange.files import read_measurements
-from convtime.histories.run import HistoryRun, Kind, make_run, moment, run_of
+from convtime.histories.run import HistoryRun, Kind, make_run, run_of
 
 
 def read_runs(folder: str | os.PathLike[str]) -> tuple[list[HistoryRun], list[str]]:
@@ -67,19 +67,10 @@ def _read(content: bytes, path: Path) -> HistoryRun:
     name = type(document).__name__
     require(isinstance(document, Mapping), f"it must be a JSON object, got a {name}")
     if document.get("type") == HistoryRun.__name__:
-        run = HistoryRun.from_dict(document)
-    elif pytest_benchmark.matches(document):
-        run = _read_pytest_benchmark(codec.decode(pytest_benchmark.Run, document), path)
-    else:
-        run = run_of(read_measurements(path))
-    try:
-        moment(run.date)
-    except ValueError as error:
-        raise ValueError(f"its date must be in ISO 8601, got {shown(run.date)}") from error
-    for name, *_, kind in run.times:
-        if not 0 <= kind < len(run.kinds):
-            raise InputError(f"its time of {name!r} has the unknown kind {kind}")
-    return run
+        return HistoryRun.from_dict(document)
+    if pytest_benchmark.matches(document):
+        return _read_pytest_benchmark(codec.decode(pytest_benchmark.Run, document), path)
+    return run_of(read_measurements(path))
 
 
 def _read_pytest_benchmark(run: pytest_benchmark.Run, path: Path) -> HistoryRun:

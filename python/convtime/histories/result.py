@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 
 from convtime.core import codec
+from convtime.core.checks import require
+from convtime.core.errors import shown
 from convtime.histories.run import HistoryRun
 from convtime.timing.verdict import Ratio
 from convtime.view.figure import Figure
@@ -40,6 +42,9 @@ class ChangePoint:
     p_value: float
     ratio: Ratio
     differs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.commits, f"the change at run {self.run} must be at some commits, got none")
 
     @property
     def verdict(self) -> str:
@@ -76,6 +81,20 @@ class Series:
     changes: tuple[ChangePoint, ...] = ()
     judged: bool = False
 
+    def __post_init__(self) -> None:
+        counts = [len(values) for values in (self.runs, self.seconds, self.low, self.high)]
+        require(
+            self.runs and len(set(counts)) == 1,
+            f"{shown(self.name)} must have a time and its interval for each of its runs, of which "
+            f"there is at least one, got {counts}",
+        )
+
+    @property
+    def indices(self) -> set[int]:
+        """Indices in :attr:`History.runs` of its runs and of its changes."""
+        points = [(change.run, change.earliest, change.latest) for change in self.changes]
+        return set(self.runs).union(*points)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class History(codec.Stored, Shown, show="convtime.histories.show"):
@@ -93,6 +112,16 @@ class History(codec.Stored, Shown, show="convtime.histories.show"):
     series: tuple[Series, ...]
     false_alarms: float
     remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.runs, "a history must have at least one run, got none")
+        for series in self.series:
+            unknown = series.indices - {*range(len(self.runs))}
+            require(
+                not unknown,
+                f"{shown(series.name)} must be of some of {len(self.runs)} runs, got the indices "
+                f"{sorted(unknown)}",
+            )
 
     def __getitem__(self, name: str) -> Series:
         """Return the series of a test; of several, the one with the newest run."""

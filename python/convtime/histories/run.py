@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from convtime.core import codec
-from convtime.core.errors import InputError, why
+from convtime.core.checks import require
+from convtime.core.errors import InputError, shown, why
 from convtime.core.files import check_writable, write_file
 from convtime.regression.differences import git_of, on_host
 from convtime.timing.measurement import CONDITIONS, Measurement
@@ -65,6 +66,16 @@ class HistoryRun(codec.Stored):
     kinds: tuple[Kind, ...]
     times: tuple[Row, ...]
     file: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            moment(self.date)
+        except ValueError as error:
+            raise InputError(f"its date must be in ISO 8601, got {shown(self.date)}") from error
+        for name, *_, kind in self.times:
+            require(
+                0 <= kind < len(self.kinds), f"its time of {name!r} has the unknown kind {kind}"
+            )
 
     @property
     def label(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.files import extension_of, write_file
 from convtime.timing.activity import DeviceActivity
 from convtime.view.shown import Shown
@@ -142,6 +143,22 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
     ambiguous: int = 0
     fault: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number, entry in enumerate(self.entries):
+            require(
+                entry.parent is None or 0 <= entry.parent < number,
+                f"entry {number} must be in an earlier one, got {entry.parent}",
+            )
+        for work in self.work:
+            require(
+                0 <= work.launch < len(self.launches),
+                f"work must have one of {len(self.launches)} launches, got {work.launch}",
+            )
+            require(
+                work.entry is None or 0 <= work.entry < len(self.entries),
+                f"work must be in one of {len(self.entries)} entries, got {work.entry}",
+            )
 
     @property
     def regions(self) -> tuple[RegionTimes, ...]:

@@ -68,10 +68,11 @@ class Race(codec.Stored, Shown, show="convtime.tuning.show"):
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        unknown = {self.winner, self.fastest, *self.ties} - {*self.order}
+        named = {self.winner, self.fastest, *self.ties, *self.alone, *self.dropped, *self.remarks}
+        unknown = named.union(*(compared.others for compared in self.rounds)) - {*self.order}
         require(
             not unknown,
-            f"winner, fastest and ties must be some of {list(self.order)}, got {sorted(unknown)}",
+            f"what a race names must be some of {list(self.order)}, got {sorted(unknown)}",
         )
 
     def measurement(self, name: str) -> Measurement | None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from convtime.core.checks import require
+from convtime.core.codec import finite
 from convtime.core.errors import MissingPackageError
 from convtime.core.files import write_file
 from convtime.view.wording import printable
@@ -142,7 +143,7 @@ class Figure:
         """
         file_type = _file_type(suffix)
         if file_type == "json":
-            return _json(self.spec).encode()
+            return json_of(self.spec).encode()
         options = {"scale": _SCALE} if file_type == "png" else {}
         drawn: bytes | str = _convert(f"vegalite_to_{file_type}", self.spec, **options)
         return drawn.encode() if isinstance(drawn, str) else drawn
@@ -209,11 +210,13 @@ def _converter() -> Any:
 
 def _convert(function: str, spec: Spec, **options: Any) -> Any:
     # Specifications contain their data: nothing may be loaded from elsewhere.
-    return getattr(_converter(), function)(_json(spec), allowed_base_urls=[], **options)
+    return getattr(_converter(), function)(json_of(spec), allowed_base_urls=[], **options)
 
 
-def _json(spec: Spec) -> str:
-    return json.dumps(spec, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def json_of(spec: Mapping[str, Any]) -> str:
+    """Return a specification, or what contains some, as compact JSON."""
+    # Vega leaves out what is null; infinite limits of intervals are not numbers of JSON.
+    return json.dumps(finite(spec), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def written(text: str, longest: int = _LONGEST) -> str:

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from convtime.view import html
-from convtime.view.figure import Figure, config
+from convtime.view.figure import Figure, config, json_of
 from convtime.view.page import Block, Cell, Details, Table, alike_first, answer_first
 from convtime.view.wording import shortened
 
@@ -114,7 +114,7 @@ class _PageWriter(html.Writer):
             "views": [json.loads(view) for view in views],
             "figures": figures,
         }
-        return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json_of(document)
 
     def _collect(self, figure: Figure) -> int:
         self._figures.append(figure)
