@@ -167,10 +167,9 @@ def _replaceable(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(os.path.realpath(path))
     # A path that is still a link after resolving is part of a cycle.
-    require(
-        not target.is_symlink() and (target.is_file() or not target.exists()),
-        f"{path}: cannot be written, since it is not a regular file",
-    )
+    # In this order: another process may make the file meanwhile.
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise InputError(f"{path}: cannot be written, since it is not a regular file")
     if target.exists():
         require(
             target.stat().st_mode & 0o222,
