@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from convtime.core.checks import require
+from convtime.core.errors import InputError
 from convtime.core.kinds import ConvolutionKind, kind_of, per_dimension
 
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
@@ -88,7 +89,8 @@ class ConvProblem:
             )
         self._check_kind()
         for dim, axis in enumerate(_AXES[self.rank]):
-            require(self._output_size(dim) >= 1, self._why_no_output(dim, axis))
+            if self._output_size(dim) < 1:
+                raise InputError(self._why_no_output(dim, axis))
 
     @classmethod
     def of_sizes(

@@ -89,12 +89,6 @@ class Series:
             f"there is at least one, got {counts}",
         )
 
-    @property
-    def indices(self) -> set[int]:
-        """Indices in :attr:`History.runs` of its runs and of its changes."""
-        points = [(change.run, change.earliest, change.latest) for change in self.changes]
-        return set(self.runs).union(*points)
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class History(codec.Stored, Shown, show="convtime.histories.show"):
@@ -116,7 +110,8 @@ class History(codec.Stored, Shown, show="convtime.histories.show"):
     def __post_init__(self) -> None:
         require(self.runs, "a history must have at least one run, got none")
         for series in self.series:
-            unknown = series.indices - {*range(len(self.runs))}
+            changes = [(change.run, change.earliest, change.latest) for change in series.changes]
+            unknown = {*series.runs}.union(*changes) - {*range(len(self.runs))}
             require(
                 not unknown,
                 f"{shown(series.name)} must be of some of {len(self.runs)} runs, got the indices "
