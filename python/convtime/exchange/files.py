@@ -217,10 +217,12 @@ def _measurements_in(value: object) -> Iterator[Measurement]:
         yield from _measurements_in(tuple(value.values()))
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _measurements_in(part)
+            if not isinstance(part, int | float | str):
+                yield from _measurements_in(part)
     elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _measurements_in(getattr(value, field.name))
+        # Those with slots are the many rows of a result, which hold numbers and names.
+        for part in getattr(value, "__dict__", {}).values():
+            yield from _measurements_in(part)
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.core import codec
-from convtime.core.checks import require
+from convtime.core.errors import InputError
 from convtime.core.files import extension_of, write_file
 from convtime.timing.activity import DeviceActivity
 from convtime.view.shown import Shown
@@ -109,6 +109,13 @@ class RegionTimes:
         return self.path[-1]
 
 
+def _check_indices(of: str, indices: set[Any], count: int) -> None:
+    if indices and not 0 <= min(indices) <= max(indices) < count:
+        raise InputError(
+            f"work must be of the {count} {of}, got the indices {min(indices)} to {max(indices)}"
+        )
+
+
 @dataclasses.dataclass(repr=False)
 class Recording(codec.Stored, Shown, show="convtime.recording.show"):
     """A recording of a block of code; see :func:`convtime.record`.
@@ -146,19 +153,10 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
 
     def __post_init__(self) -> None:
         for number, entry in enumerate(self.entries):
-            require(
-                entry.parent is None or 0 <= entry.parent < number,
-                f"entry {number} must be in an earlier one, got {entry.parent}",
-            )
-        for work in self.work:
-            require(
-                0 <= work.launch < len(self.launches),
-                f"work must have one of {len(self.launches)} launches, got {work.launch}",
-            )
-            require(
-                work.entry is None or 0 <= work.entry < len(self.entries),
-                f"work must be in one of {len(self.entries)} entries, got {work.entry}",
-            )
+            if entry.parent is not None and not 0 <= entry.parent < number:
+                raise InputError(f"entry {number} must be in an earlier one, got {entry.parent}")
+        _check_indices("launches", {work.launch for work in self.work}, len(self.launches))
+        _check_indices("entries", {work.entry for work in self.work} - {None}, len(self.entries))
 
     @property
     def regions(self) -> tuple[RegionTimes, ...]:

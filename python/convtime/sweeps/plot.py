@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from convtime.core.checks import require
+from convtime.core.errors import InputError
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.sweeps.plan import (
     Label,
@@ -85,8 +86,9 @@ def sweep_figure(
     drawn = known if quantities is None else tuple(quantities)
     for name in drawn:
         require(name in known, f"quantities must be from {', '.join(known)}, got {name!r}")
-    names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
-    require(kernel in ("", *swept.kernels), f"kernel must be one of {names}, got {kernel!r}")
+    if kernel and kernel not in swept.kernels:
+        names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
+        raise InputError(f"kernel must be one of {names}, got {kernel!r}")
     marks = []
     for quantity_name in drawn:
         ends, scale = ("min", "max"), 1.0
