@@ -83,8 +83,9 @@ def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> Measurem
                 f"{where} has no {' and no '.join(missing)}; the required columns are "
                 f"{' and '.join(_NEEDED)}, the optional ones are {', '.join(SAMPLE_COLUMNS[1:])}"
             )
-        for column in {"seconds", "sm_clock_hz"} & row.keys():
-            row[column] = _number(row, column, where)
+        for column in ("seconds", "sm_clock_hz"):
+            if column in row:
+                row[column] = _number(row, column, where)
         discarded = str(row.get("discarded", False))
         if discarded not in ("True", "False"):
             raise InputError(f"{where}: discarded must be True or False, got {shown(discarded)}")
